@@ -1,0 +1,44 @@
+"""Time as a dependency. Owns every read of a clock and every sleep in the project; nothing else may import `time`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """A source of time. `now_s` is monotonic and for durations; `wall_s` is Unix time and for records."""
+
+    def now_s(self) -> float: ...
+
+    def wall_s(self) -> float: ...
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    async def sleep_until(self, due_s: float, wake: asyncio.Event | None = None) -> None: ...
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now_s(self) -> float:
+        return time.monotonic()
+
+    def wall_s(self) -> float:
+        return time.time()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(max(0.0, seconds))
+
+    async def sleep_until(self, due_s: float, wake: asyncio.Event | None = None) -> None:
+        """Returns at `due_s` (monotonic seconds) or as soon as `wake` is set, and clears `wake`."""
+        wait_s = max(0.0, due_s - time.monotonic())
+        if wake is None:
+            await asyncio.sleep(wait_s)
+            return
+        try:
+            await asyncio.wait_for(wake.wait(), wait_s)
+        except TimeoutError:
+            return
+        wake.clear()

@@ -1,0 +1,94 @@
+"""What the operator promised and configured, as frozen values: SLO, class edges, pools, instance limits, services.
+
+Built from YAML by gateway/config.py; read by everyone; changed by replacing, never in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+SIZES = ("S", "M", "L")
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """Upper edges in tokens, inclusive. Input: (S, M, L), L being the largest prompt of the SLO. Output: (S, M)."""
+
+    input: tuple[int, int, int] = (256, 1024, 8192)
+    output: tuple[int, int] = (100, 350)
+
+    def input_size(self, tokens: int) -> str:
+        return "S" if tokens <= self.input[0] else "M" if tokens <= self.input[1] else "L"
+
+    def output_size(self, tokens: int) -> str:
+        return "S" if tokens <= self.output[0] else "M" if tokens <= self.output[1] else "L"
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """Latency objectives in seconds, each at p99: TTFT by input size, TBT for all (DynamoLLM, Table IV)."""
+
+    ttft_s: Mapping[str, float] = field(default_factory=lambda: {"S": 0.25, "M": 0.4, "L": 2.0})
+    tbt_s: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceLimits:
+    """What one instance may hold at once: `slots` sequences and `kv_tokens` tokens of KV cache (0 = not known)."""
+
+    slots: int
+    kv_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """A pool: `serves` are output sizes it serves first. Pools are ordered, shortest answers first."""
+
+    name: str
+    serves: tuple[str, ...]
+    instances: int
+    tp: int
+    clock_mhz: int
+    limits: InstanceLimits
+    urls: tuple[str, ...] = ()  # static launcher only
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherSpec:
+    """How instances come to be. kind: `emulated` (joulegate engine as child processes), `process` (argv as given, child
+    processes), `static` (URLs that somebody else runs). In argv and env `{port}`, `{tp}`, `{model}`, `{slots}`,
+    `{clock_mhz}` and the like are filled in."""
+
+    kind: str
+    argv: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    start_timeout_s: float = 120.0
+    stop_timeout_s: float = 10.0
+    log_dir: str = "build/logs"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSpec:
+    """One served model with its promises and pools. `name` is what clients put into `model`; `model` is what the
+    engines call it; `profile` names an engine model in profiles/ or is empty."""
+
+    name: str
+    model: str
+    context_tokens: int
+    slo: Slo
+    edges: Edges
+    pools: tuple[PoolSpec, ...]
+    launcher: LauncherSpec
+    profile: str = ""
+    tokenizer: str = ""
+    embeddings: bool = False
+    engine_api_key_env: str = ""
+    engine_priority: bool = False
+
+    def pool_for(self, output_size: str) -> int:
+        """Index of the first pool that serves `output_size`; the last pool serves whatever no pool names."""
+        for index, pool in enumerate(self.pools):
+            if output_size in pool.serves:
+                return index
+        return len(self.pools) - 1

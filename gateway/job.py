@@ -1,0 +1,63 @@
+"""What is known of one request while it lives, and its row in the run log when it has ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from core.request import Outcome
+from gateway.auth import Identity
+from gateway.client import Client
+from gateway.dialect import Route
+from gateway.parse import Parsed
+from gateway.service import Service, Sized
+from gateway.timing import Timing
+
+
+@dataclass(slots=True)
+class Job:
+    """What is known of a request so far; becomes its row."""
+
+    request_id: str
+    route: Route
+    client: Client
+    identity: Identity
+    received_s: float
+    service: Service | None = None
+    parsed: Parsed | None = None
+    sized: Sized | None = None
+    timing: Timing | None = None
+    instance: str = ""
+    pool: str = ""
+    attempts: int = 0
+    status: int = 0
+    error: str = ""
+    usage: tuple[int, int] | None = None
+    refused: set[str] = field(default_factory=set)
+
+
+def make_row(job: Job, outcome: Outcome, wall_s: float, now_s: float) -> dict[str, object]:
+    """One request in the run log. No text of any prompt or answer."""
+    timing, sized, parsed, spec = job.timing, job.sized, job.parsed, job.service.spec if job.service else None
+    output_tokens = job.usage[1] if job.usage else 0
+    stream = parsed.stream if parsed else False
+    row: dict[str, object] = {
+        "kind": "request", "t": wall_s, "id": job.request_id, "key": job.identity.name, "route": job.route.path,
+        "service": spec.name if spec else None, "stream": stream, "class": sized.name if sized else None,
+        "pool": job.pool or None, "instance": job.instance or None, "outcome": outcome.value, "status": job.status,
+        "error": job.error or None, "attempts": job.attempts, "e2e_s": round(now_s - job.received_s, 6),
+    }  # fmt: skip
+    if sized is not None:
+        p = sized.prediction
+        row["predicted"] = {"p": [round(x, 4) for x in p.p], "q50": p.q50_tokens, "q90": p.q90_tokens}
+        row["input_tokens"] = job.usage[0] if job.usage else sized.input_tokens
+        row["input_estimate"] = sized.input_tokens
+        row["output_tokens"] = output_tokens if job.usage else None
+    if timing is not None:
+        row["queue_s"] = round(timing.queue_s, 6)
+        row["overhead_ms"] = round(timing.own_s * 1000, 3)
+        row["ttft_s"] = round(timing.ttft_s, 6) if timing.ttft_s is not None and stream else None
+        row["gaps"], row["gaps_late"] = timing.gaps, timing.gaps_late
+        if job.route.generates and outcome not in (Outcome.CLIENT_GONE, Outcome.CLIENT_ERROR):
+            kept = timing.attained(stream=stream, output_tokens=output_tokens, ended_s=now_s)
+            row["attained"] = outcome is Outcome.COMPLETED and kept
+    return row

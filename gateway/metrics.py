@@ -1,0 +1,146 @@
+"""What Prometheus sees: counts and histograms of finished requests, and gauges read at the moment of the scrape.
+
+Requests add to plain Python numbers; the text format is prometheus-client's. Labels are bounded: services, pools and
+instances come from the configuration, routes and outcomes from fixed sets, never from a client."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from core.histogram import SHORT_SECONDS, Histogram
+from core.instances import State
+from gateway.timing import Timing
+
+UNKNOWN = "none"
+Rows = Callable[[], Iterable[Metric]]
+
+
+class Faults:
+    """Errors of the gateway's own, by exception type."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+
+    def add(self, kind: str) -> None:
+        self.counts[kind] += 1
+
+
+class Metrics(Collector):
+    """Owns every count. `finished` is called once per request; `gauges` is given by the wiring and reads live state."""
+
+    def __init__(self) -> None:
+        self.faults = Faults()
+        self.gauges: Rows = lambda: ()
+        self._requests: Counter[tuple[str, ...]] = Counter()
+        self._tokens: Counter[tuple[str, ...]] = Counter()
+        self._retries: Counter[str] = Counter()
+        self._attained: Counter[tuple[str, ...]] = Counter()
+        self._ttft: defaultdict[tuple[str, ...], Histogram] = defaultdict(Histogram)
+        self._tbt: defaultdict[tuple[str, ...], Histogram] = defaultdict(Histogram)
+        self._e2e: defaultdict[tuple[str, ...], Histogram] = defaultdict(Histogram)
+        self._queue: defaultdict[tuple[str, ...], Histogram] = defaultdict(Histogram)
+        self._overhead: defaultdict[tuple[str, ...], Histogram] = defaultdict(lambda: Histogram(SHORT_SECONDS))
+
+    def finished(self, row: Mapping[str, object], timing: Timing | None) -> None:
+        service = str(row["service"] or UNKNOWN)
+        size_class = str(row["class"] or UNKNOWN)
+        self._requests[service, str(row["route"]), str(row["outcome"]), str(row["status"])] += 1
+        attempts = row["attempts"]
+        assert isinstance(attempts, int)
+        if attempts > 1:
+            self._retries[service] += attempts - 1
+        if timing is None:
+            return
+        for name in ("input_tokens", "output_tokens"):
+            tokens = row.get(name)
+            if isinstance(tokens, int):
+                self._tokens[service, size_class, name.partition("_")[0]] += tokens
+        if "attained" in row:
+            self._attained[service, size_class, str(row["attained"]).lower()] += 1
+        self._times((service, size_class), row, timing)
+
+    def _times(self, key: tuple[str, ...], row: Mapping[str, object], timing: Timing) -> None:
+        ttft, e2e = row.get("ttft_s"), row["e2e_s"]
+        assert isinstance(e2e, float)
+        if isinstance(ttft, float):
+            self._ttft[key].add(ttft)
+        self._tbt[key].merge(timing.gap_times)
+        self._e2e[key].add(e2e)
+        self._queue[key[0], str(row["pool"] or UNKNOWN)].add(timing.queue_s)
+        self._overhead[(key[0],)].add(timing.own_s)
+
+    def collect(self) -> Iterable[Metric]:
+        yield _counter(
+            "joulegate_requests",
+            "Requests by how they ended.",
+            ("service", "route", "outcome", "status"),
+            self._requests,
+        )
+        yield _counter("joulegate_tokens", "Tokens of finished requests.", ("service", "class", "kind"), self._tokens)
+        yield _counter("joulegate_slo_requests", "Requests that kept (true) or missed (false) their objectives.",
+                       ("service", "class", "attained"), self._attained)  # fmt: skip
+        yield _counter(
+            "joulegate_retries", "Attempts beyond the first.", ("service",), {(k,): v for k, v in self._retries.items()}
+        )
+        yield _counter(
+            "joulegate_faults",
+            "Errors of the gateway's own.",
+            ("kind",),
+            {(k,): v for k, v in self.faults.counts.items()},
+        )
+        both = ("service", "class")
+        yield _histogram("joulegate_ttft_seconds", "Body received to first content byte out.", both, self._ttft)
+        yield _histogram("joulegate_tbt_seconds", "Time between events of a stream.", both, self._tbt)
+        yield _histogram("joulegate_request_seconds", "Body received to end of the answer.", both, self._e2e)
+        yield _histogram("joulegate_queue_seconds", "Wait for a slot.", ("service", "pool"), self._queue)
+        yield _histogram(
+            "joulegate_overhead_seconds",
+            "The gateway's own time before sending, queue excluded.",
+            ("service",),
+            self._overhead,
+        )
+        yield from self.gauges()
+
+
+def instance_gauges(
+    seen: Iterable[tuple[str, str, str, State, int]], queued: Mapping[tuple[str, str], int]
+) -> Iterable[Metric]:
+    """`seen` are (service, pool, instance, state, running requests); `queued` counts by (service, pool)."""
+    rows = list(seen)
+    running = GaugeMetricFamily(
+        "joulegate_instance_requests", "Requests running.", labels=("service", "pool", "instance")
+    )
+    states: Counter[tuple[str, str, str]] = Counter()
+    for service, pool, instance, state, requests in rows:
+        running.add_metric((service, pool, instance), requests)
+        states[service, pool, state.value] += 1
+    by_state = GaugeMetricFamily("joulegate_instances", "Instances by state.", labels=("service", "pool", "state"))
+    for key in {(service, pool) for service, pool, *_ in rows}:
+        for state in State:
+            by_state.add_metric((*key, state.value), states[(*key, state.value)])
+    waiting = GaugeMetricFamily("joulegate_queued_requests", "Requests that wait.", labels=("service", "pool"))
+    for queue, number in queued.items():
+        waiting.add_metric(queue, number)
+    return [running, by_state, waiting]
+
+
+def _counter(name: str, text: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], int]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=labels)
+    for key, value in values.items():
+        family.add_metric(key, value)
+    return family
+
+
+def _histogram(name: str, text: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], Histogram]) -> Metric:
+    family = HistogramMetricFamily(name, text, labels=labels)
+    for key, histogram in values.items():
+        total, buckets = 0, []
+        for bound, number in zip((*histogram.bounds, "+Inf"), histogram.counts, strict=True):
+            total += number
+            buckets.append((str(bound), total))
+        family.add_metric(key, buckets, histogram.total)
+    return family

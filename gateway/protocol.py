@@ -1,0 +1,93 @@
+"""uvicorn's HTTP protocol with limits on the request head: its size and the time it may take to arrive.
+
+The parser itself has no bound on either, so that a client could hold a connection or the memory for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from core.errors import BadRequest, HeadersTooLarge, HeadTimeout, JoulegateError
+from gateway.dialect import Dialect, error_body
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One client connection."""
+
+    def __init__(self, *args: Any, max_header_bytes: int, header_timeout_s: float, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._max_header_bytes = max_header_bytes
+        self._header_timeout_s = header_timeout_s
+        self._head_bytes = 0
+        self._in_head = True
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._refused = False
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused:
+            return
+        if self._in_head:
+            if self._head_timer is None:
+                self._head_timer = self.loop.call_later(self._header_timeout_s, self._head_too_slow)
+            self._head_bytes += len(data)
+        super().data_received(data)
+        # A large body may arrive together with its head: only bytes that left the head unfinished count.
+        if self._in_head and self._head_bytes > self._max_header_bytes:
+            self._refuse(HeadersTooLarge(f"the request head is larger than {self._max_header_bytes} bytes"))
+
+    def on_headers_complete(self) -> None:
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        self._head_over()
+        if size > self._max_header_bytes:
+            self._refuse(HeadersTooLarge(f"the request head is larger than {self._max_header_bytes} bytes"))
+            return
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if not self._refused:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self._refused:
+            super().on_message_complete()
+        self._in_head = True
+        self._head_bytes = 0
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_over()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """What uvicorn calls for bytes that are not HTTP."""
+        self._refuse(BadRequest("the request is not valid HTTP", code="invalid_http"))
+
+    def _head_over(self) -> None:
+        self._in_head = False
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _head_too_slow(self) -> None:
+        self._refuse(HeadTimeout(f"the request head did not arrive within {self._header_timeout_s:g} s"))
+
+    def _refuse(self, error: JoulegateError) -> None:
+        if self._refused or self.transport.is_closing():
+            return
+        self._refused = True
+        body = error_body(Dialect.OPENAI, error)
+        self.transport.write(
+            b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
+            % (error.status, REASONS.get(error.status, b"Error"), len(body), body)
+        )
+        self.transport.close()
+
+
+REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
+
+
+def bounded_protocol(max_header_bytes: int, header_timeout_s: float) -> Any:
+    """What uvicorn's `http` setting takes: something that builds a protocol."""
+    return partial(BoundedProtocol, max_header_bytes=max_header_bytes, header_timeout_s=header_timeout_s)

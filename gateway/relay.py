@@ -1,0 +1,156 @@
+"""One attempt at one instance: send the request, judge the answer's head, hand the answer on.
+
+What fails before the client saw a byte is an `AttemptFailed`; what fails later is raised as the error it is."""
+
+from __future__ import annotations
+
+import os
+
+from core.clock import Clock
+from core.errors import JoulegateError, UpstreamFailed, UpstreamTimeout
+from core.request import Outcome
+from gateway.client import NOT_RETURNED, Headers
+from gateway.config import Limits
+from gateway.dialect import reshape, upstream_message
+from gateway.job import Job
+from gateway.service import Service
+from gateway.sse import EventStream, StreamBroken, find_usage
+from pools.connection import Exchange, Head
+from pools.instance import Slot
+
+ANSWER_LIMIT_BYTES = 256 * 1024 * 1024  # of a non-streaming answer, which is held whole until it is complete
+ERROR_LIMIT_BYTES = 1024 * 1024
+ABORTED = (b'"finish_reason":"abort"', b'"stop_reason":"abort"')
+
+
+class AttemptFailed(Exception):
+    """An instance failed before the client saw a byte: another one may try. `ill` counts against its breaker."""
+
+    def __init__(self, error: JoulegateError, *, ill: bool = True, vanished: bool = False) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.ill = ill
+        self.vanished = vanished
+
+
+class Relay:
+    """Stateless but for the limits and the clock."""
+
+    def __init__(self, limits: Limits, clock: Clock) -> None:
+        self.limits = limits
+        self.clock = clock
+
+    async def attempt(self, job: Job, service: Service, slot: Slot, body: bytes) -> Outcome:
+        """Tells the instance's breaker how it went. Errors that are the client's own count neither way."""
+        instance = slot.instance
+        job.instance, job.pool = instance.id, instance.pool
+        try:
+            outcome = await self._exchange(job, service, slot, body)
+        except AttemptFailed as failure:
+            if failure.ill:
+                instance.breaker.failure(self.clock.now_s())
+            raise
+        except (UpstreamFailed, UpstreamTimeout) as error:
+            instance.breaker.failure(self.clock.now_s())
+            if job.client.started:
+                raise
+            raise AttemptFailed(error, vanished=True) from None
+        if outcome is Outcome.COMPLETED:
+            instance.breaker.success()
+        return outcome
+
+    async def _exchange(self, job: Job, service: Service, slot: Slot, body: bytes) -> Outcome:
+        wires = service.fleet.members[slot.instance.id].wires
+        timing, parsed = job.timing, job.parsed
+        assert timing is not None and parsed is not None
+        timing.own_s = self.clock.now_s() - job.received_s - timing.queue_s
+        headers = [*job.client.forwarded_headers(), (b"x-request-id", job.request_id.encode())]
+        key = os.environ.get(service.spec.engine_api_key_env) if service.spec.engine_api_key_env else None
+        if key:
+            headers.append((b"authorization", b"Bearer " + key.encode()))
+        path = job.route.path.encode() + (b"?" + job.client.query if job.client.query else b"")
+        async with await wires.send(b"POST", path, headers, body) as exchange:
+            head = await exchange.head(self.limits.first_byte_timeout_s)
+            if head.status >= 400:
+                return await self._refusal(job, exchange, head)
+            if parsed.stream and (head.get(b"content-type") or b"").startswith(b"text/event-stream"):
+                return await self._stream(job, slot, exchange, head)
+            return await self._whole(job, slot, exchange, head)
+
+    async def _refusal(self, job: Job, exchange: Exchange, head: Head) -> Outcome:
+        """A 4xx is the client's and goes to it as it is; a 5xx is the instance's and another one may do better."""
+        said = await exchange.body(self.limits.stall_timeout_s, ERROR_LIMIT_BYTES)
+        if head.status >= 500:
+            error = UpstreamFailed(f"the instance answered {head.status}: {upstream_message(said)}")
+            raise AttemptFailed(error, ill=head.status != 503)
+        if head.status in (401, 403):
+            raise AttemptFailed(UpstreamFailed("the instance refused the gateway's own key", code="upstream_auth"))
+        job.status, job.error = head.status, "upstream_refused"
+        body = reshape(job.route.dialect, head.status, said)
+        await job.client.reply(head.status, self._headers(job, head), body)
+        return Outcome.CLIENT_ERROR
+
+    async def _whole(self, job: Job, slot: Slot, exchange: Exchange, head: Head) -> Outcome:
+        body = await exchange.body(self.limits.first_byte_timeout_s, ANSWER_LIMIT_BYTES)
+        if any(mark in body for mark in ABORTED):
+            raise AttemptFailed(UpstreamFailed("the instance gave up this answer"), vanished=True)
+        if not body.lstrip().startswith((b"{", b"[")):
+            raise UpstreamFailed("the instance sent an answer that is not JSON")
+        assert job.timing is not None
+        job.timing.chunk(self.clock.now_s(), 1)
+        slot.first_token()
+        job.status = head.status
+        if job.route.generates:
+            job.usage = find_usage(body)
+        await job.client.reply(head.status, self._headers(job, head), body)
+        return Outcome.COMPLETED
+
+    async def _stream(self, job: Job, slot: Slot, exchange: Exchange, head: Head) -> Outcome:
+        assert job.timing is not None and job.parsed is not None
+        client, timing = job.client, job.timing
+        strip = job.route.usage_on_request and not job.parsed.wants_usage
+        events = EventStream(job.route.dialect, strip_usage=strip)
+        held = b""
+        timeout_s = self.limits.first_byte_timeout_s
+        try:
+            while data := await exchange.chunk(timeout_s):
+                before = events.events
+                out = events.feed(data)
+                if not client.started:
+                    held += out
+                    if not held or not events.content:
+                        continue
+                    slot.first_token()
+                    timeout_s = self.limits.stall_timeout_s
+                    job.status = head.status
+                    await client.start(head.status, self._headers(job, head))
+                    out = held
+                if out:
+                    timing.chunk(self.clock.now_s(), events.events - before)
+                    await client.write(out)
+            rest = events.finish()
+        except StreamBroken as broken:
+            if client.started and broken.before:
+                await client.write(broken.before)
+            raise
+        finally:
+            job.usage = events.usage()
+        if not client.started:
+            await client.start(head.status, self._headers(job, head))
+            rest = held + rest
+        await client.end(rest)
+        return Outcome.COMPLETED
+
+    def _headers(self, job: Job, head: Head) -> Headers:
+        """The instance's headers but for hop-by-hop ones, and the gateway's own."""
+        assert job.timing is not None and job.sized is not None
+        kept = [(k, v) for k, v in head.headers if k not in NOT_RETURNED]
+        own = [
+            (b"x-request-id", job.request_id.encode()),
+            (b"x-joulegate-pool", job.pool.encode()),
+            (b"x-joulegate-instance", job.instance.encode()),
+            (b"x-joulegate-overhead-ms", b"%.2f" % (job.timing.own_s * 1000)),
+        ]
+        if job.route.generates:
+            own.append((b"x-joulegate-class", job.sized.name.encode()))
+        return kept + own

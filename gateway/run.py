@@ -1,0 +1,147 @@
+"""Runs the gateway: one process with the HTTP server, the controller and the prober; ends all of it in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Callable, Iterator, Mapping
+
+import structlog
+import uvicorn
+from fastapi import FastAPI
+
+from core.clock import SystemClock
+from core.errors import BadRequest
+from core.recorder import NullRecorder, Recorder
+from gateway.admin import add_validation_errors, make_admin
+from gateway.app import make_app
+from gateway.cold import COLD_ROUTES, VERSION, add_cold_routes
+from gateway.config import Config
+from gateway.config_file import ConfigError
+from gateway.protocol import bounded_protocol
+from gateway.run_log import RunLog
+from gateway.wiring import Running, build, end_all_leftovers
+
+ACCEPT_BACKLOG = 2048
+log = structlog.get_logger("joulegate")
+
+
+class CannotListen(Exception):
+    """The address is in use or not ours."""
+
+
+class Server(uvicorn.Server):
+    """uvicorn without its own signal handling: the order of the shutdown is this module's."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def make_socket(host: str, port: int) -> socket.socket:
+    """A listening socket, made before anything starts, so that a port in use is found first."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(ACCEPT_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise CannotListen(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+    listener.setblocking(False)
+    return listener
+
+
+async def run_gateway(config: Config, load: Callable[[], Config], environment: Mapping[str, str]) -> None:
+    """Serves until SIGINT or SIGTERM, then drains. Raises CannotListen, or ValueError when a named file is bad."""
+    listener = make_socket(config.listen.host, config.listen.port)
+    clock = SystemClock()
+    run_log = (
+        RunLog(config.run_log.path, config.run_log.max_bytes, config.run_log.keep) if config.run_log.path else None
+    )
+    recorder: Recorder = run_log or NullRecorder()
+    running = build(config, clock, recorder, environment)
+    for left in end_all_leftovers(running):
+        log.warning("ended an instance that an earlier gateway left behind", instance=left)
+    server = make_server(running, load, environment)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    host, port = listener.getsockname()[:2]
+    log.info(
+        "listening", url=f"http://{host}:{port}", services=list(running.gateway.services), mode=config.controller.mode
+    )
+    try:
+        async with asyncio.TaskGroup() as group:
+            serving = group.create_task(server.serve([listener]), name="server")
+            tasks = [
+                group.create_task(running.controller.run(), name="controller"),
+                group.create_task(running.cluster.probe_forever(), name="prober"),
+                group.create_task(_tell_when_ready(running), name="announce"),
+            ]
+            await stop.wait()
+            await _drain(running)
+            server.should_exit = True
+            await serving
+            for task in tasks:
+                task.cancel()
+    finally:
+        await running.cluster.close(stop_timeout_s=5.0)
+        if run_log is not None:
+            run_log.close()
+    log.info("stopped")
+
+
+def make_server(running: Running, load: Callable[[], Config], environment: Mapping[str, str]) -> Server:
+    def load_or_tell() -> Config:
+        try:
+            return load()
+        except ConfigError as error:
+            raise BadRequest("; ".join(str(problem) for problem in error.errors), code="invalid_config") from None
+
+    cold = FastAPI(title="joulegate admin API", version=VERSION, docs_url="/docs", redoc_url=None)
+    cold.include_router(make_admin(running, load_or_tell, dict(environment)))
+    add_cold_routes(cold, running.gateway, running.registry)
+    add_validation_errors(cold)
+    limits = running.config.limits
+    return Server(
+        uvicorn.Config(
+            make_app(running.gateway, cold, COLD_ROUTES),
+            http=bounded_protocol(limits.max_header_bytes, limits.header_timeout_s),
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=True,
+            timeout_keep_alive=75,
+        )
+    )
+
+
+async def _drain(running: Running) -> None:
+    """No new requests; those that run finish within the limit."""
+    gateway = running.gateway
+    gateway.closing = True
+    log.info("draining", in_flight=gateway.in_flight, limit_s=gateway.limits.drain_timeout_s)
+    deadline_s = running.clock.now_s() + gateway.limits.drain_timeout_s
+    while gateway.in_flight and running.clock.now_s() < deadline_s:
+        await running.clock.sleep(0.05)
+
+
+async def _tell_when_ready(running: Running) -> None:
+    clock = running.clock
+    started_s = clock.now_s()
+    waiting = dict(running.gateway.services)
+    while waiting:
+        for name, service in list(waiting.items()):
+            members = service.fleet.members.values()
+            ready = [m.instance.id for m in members if m.instance.state.value == "ready"]
+            if len(ready) >= sum(service.fleet.wanted.values()) and ready:
+                log.info("ready", service=name, instances=ready, after_s=round(clock.now_s() - started_s, 1))
+                del waiting[name]
+        await clock.sleep(0.1)

@@ -1,0 +1,217 @@
+"""The life of one request, from bytes in to one row in the run log. Five steps: identify, parse, size up, admit, relay.
+
+Before the first byte a failed attempt goes to another instance; after it, a failure becomes one error event."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from itertools import count
+
+import msgspec
+
+from core.clock import Clock
+from core.errors import (
+    BadRequest,
+    Forbidden,
+    JoulegateError,
+    NotFound,
+    Overloaded,
+)
+from core.instances import State
+from core.recorder import Recorder
+from core.request import Ask, Outcome
+from gateway.auth import Identity, Keyring, RateLimiter
+from gateway.client import Client, ClientGone, Headers
+from gateway.config import Limits
+from gateway.dialect import Dialect, Route, error_body, error_event
+from gateway.job import Job, make_row
+from gateway.metrics import Metrics
+from gateway.parse import Parsed, ask_for_usage, parse, splice
+from gateway.relay import AttemptFailed, Relay
+from gateway.service import Service, header_seconds, make_ask, size_up
+from gateway.timing import Timing
+
+
+class Gateway:
+    """Serves the hot routes. Owns nothing but the number of requests in flight."""
+
+    def __init__(
+        self,
+        services: dict[str, Service],
+        keyring: Keyring,
+        limiter: RateLimiter,
+        limits: Limits,
+        clock: Clock,
+        recorder: Recorder,
+        metrics: Metrics,
+    ) -> None:
+        self.services = services
+        self.keyring = keyring
+        self.limiter = limiter
+        self.relay = Relay(limits, clock)
+        self.clock = clock
+        self.recorder = recorder
+        self.metrics = metrics
+        self.in_flight = 0
+        self.closing = False
+        self._prefix = os.urandom(6).hex()
+        self._numbers = count(1)
+
+    @property
+    def limits(self) -> Limits:
+        return self.relay.limits
+
+    @limits.setter
+    def limits(self, limits: Limits) -> None:
+        self.relay.limits = limits
+
+    def new_id(self) -> str:
+        return f"{self._prefix}{next(self._numbers):08x}"
+
+    async def serve(self, client: Client, route: Route) -> None:
+        """Answers one request, whatever happens; never raises but for the end of the process."""
+        job = Job(client.request_id(self.new_id()), route, client, Identity("unknown"), self.clock.now_s())
+        self.in_flight += 1
+        try:
+            outcome = await self._to_the_end(job)
+        finally:
+            self.in_flight -= 1
+            client.unwatch()
+        self._record(job, outcome)
+
+    async def _to_the_end(self, job: Job) -> Outcome:
+        client = job.client
+        try:
+            return await self._answer(job)
+        except ClientGone:
+            return Outcome.CLIENT_GONE
+        except asyncio.CancelledError:
+            if not client.gone:
+                raise
+            task = asyncio.current_task()
+            if task is not None:
+                task.uncancel()
+            return Outcome.CLIENT_GONE
+        except JoulegateError as error:
+            return await self._tell(job, error)
+        except Exception as error:  # a fault of our own must still end this answer properly, and harm no other
+            self.metrics.faults.add(type(error).__name__)
+            job.error = f"{type(error).__name__}: {error}"
+            return await self._tell(job, JoulegateError("the gateway failed to answer this request"))
+
+    async def _tell(self, job: Job, error: JoulegateError) -> Outcome:
+        job.error = job.error or error.code
+        client = job.client
+        if client.started:
+            await client.end(error_event(job.route.dialect, error))
+            return Outcome.CUT
+        job.status = error.status
+        await client.reply(error.status, error_headers(job.request_id, error), error_body(job.route.dialect, error))
+        if error.status < 500 and error.status != 429:
+            return Outcome.CLIENT_ERROR
+        shed = error.status == 429 or error.code == "queue_timeout"
+        return Outcome.SHED if shed else Outcome.FAILED
+
+    async def _answer(self, job: Job) -> Outcome:
+        client, limits = job.client, self.limits
+        job.identity = self.keyring.identify(client.header(b"authorization"), client.header(b"x-api-key"))
+        if self.closing:
+            raise Overloaded("the gateway is shutting down", code="shutting_down", retry_after_s=5.0)
+        if self.in_flight > limits.max_streams:
+            raise Overloaded("too many requests at once", code="too_many_streams", retry_after_s=1.0)
+        self.limiter.take(job.identity, self.clock.now_s())
+        body = await client.body(limits.max_body_bytes, limits.body_timeout_s)
+        client.watch()
+        job.received_s = self.clock.now_s()
+        job.parsed = parsed = parse(body, f"{job.identity.name}\0{job.route.path}".encode())
+        job.service = service = self._service(parsed, job.identity, job.route)
+        job.sized = sized = await size_up(service, parsed)
+        spec = service.spec
+        ttft_s = header_seconds(client.header(b"x-slo-ttft-ms"), "x-slo-ttft-ms", spec.slo.ttft_s[sized.input_size])
+        tbt_s = header_seconds(client.header(b"x-slo-tpot-ms"), "x-slo-tpot-ms", spec.slo.tbt_s)
+        job.timing = Timing(job.received_s, ttft_s, tbt_s)
+        ask = make_ask(spec, sized, parsed, job.request_id, job.received_s, ttft_s, tbt_s)
+        if not job.route.generates:
+            ask = Ask(job.request_id, ask.pool_index, 0, 0, 0, 0, ask.arrived_s, ask.deadline_s, ask.tbt_limit_s)
+        return await self._attempts(job, service, ask, self._edit(job, ask, body))
+
+    def _service(self, parsed: Parsed, identity: Identity, route: Route) -> Service:
+        name = parsed.fields.model
+        if name is None and len(self.services) == 1:
+            name = next(iter(self.services))
+        if name is None:
+            raise BadRequest("you must provide a model parameter", param="model", code="missing_model")
+        service = self.services.get(name) or next((s for s in self.services.values() if s.spec.model == name), None)
+        if service is None:
+            known = ", ".join(sorted(self.services))
+            raise NotFound(
+                f"The model `{name}` does not exist. Known models: {known}.", param="model", code="model_not_found"
+            )
+        if identity.services is not None and service.spec.name not in identity.services:
+            raise Forbidden(f"this key may not use the model `{name}`", param="model", code="model_not_allowed")
+        return service
+
+    def _edit(self, job: Job, ask: Ask, body: bytes) -> bytes:
+        """The few things an instance must be told differently from what the client said."""
+        parsed, service = job.parsed, job.service
+        assert parsed is not None and service is not None
+        spec = service.spec
+        if parsed.stream and job.route.usage_on_request and not parsed.wants_usage:
+            body = ask_for_usage(body, parsed.fields)
+        if spec.engine_priority and job.route.usage_on_request:
+            body = splice(body, b'"priority":%d' % int(ask.deadline_s * 1000))
+        if parsed.fields.model is not None and parsed.fields.model != spec.model:
+            body = _rename(body, parsed.fields.model, spec.model)
+        return body
+
+    async def _attempts(self, job: Job, service: Service, ask: Ask, body: bytes) -> Outcome:
+        while True:
+            job.attempts += 1
+            waited_from_s = self.clock.now_s()
+            try:
+                async with service.admission.admit(ask, frozenset(job.refused)) as slot:
+                    assert job.timing is not None
+                    job.timing.queue_s += self.clock.now_s() - waited_from_s
+                    return await self.relay.attempt(job, service, slot, body)
+            except AttemptFailed as failure:
+                job.refused.add(job.instance)
+                if job.attempts > self.limits.retries or not self._others(service, job, failure):
+                    raise failure.error from None
+
+    def _others(self, service: Service, job: Job, failure: AttemptFailed) -> bool:
+        """Whether waiting can help: another instance exists, or the controller replaces the one that vanished."""
+        alive = (State.READY, State.STARTING)
+        if any(m.instance.state in alive for i, m in service.fleet.members.items() if i not in job.refused):
+            return True
+        return failure.vanished and service.fleet.launcher.managed
+
+    def _record(self, job: Job, outcome: Outcome) -> None:
+        row = make_row(job, outcome, self.clock.wall_s(), self.clock.now_s())
+        service, parsed = job.service, job.parsed
+        if service is not None and parsed is not None and job.usage is not None and outcome is Outcome.COMPLETED:
+            if job.route.usage_on_request or job.route.dialect is not Dialect.OPENAI:
+                service.predictor.learn(parsed.template, job.usage[1] // max(1, parsed.sequences))
+            if parsed.exact_tokens is None and not parsed.extra_tokens > 500:
+                service.estimate.learn(parsed.prompt_bytes, job.usage[0] - parsed.extra_tokens)
+        self.metrics.finished(row, job.timing)
+        self.recorder.record(row)
+
+
+def error_headers(request_id: str, error: JoulegateError) -> Headers:
+    headers: Headers = [(b"content-type", b"application/json"), (b"x-request-id", request_id.encode())]
+    if error.retry_after_s is not None:
+        headers.append((b"retry-after", b"%d" % max(1, round(error.retry_after_s))))
+    if error.status == 408:
+        headers.append((b"connection", b"close"))  # what is left of the body is not worth reading
+    return headers
+
+
+def _rename(body: bytes, said: str, meant: str) -> bytes:
+    """The engine knows the model by another name than the client."""
+    before = b'"model":' + msgspec.json.encode(said)
+    if body.count(before) == 1:
+        return body.replace(before, b'"model":' + msgspec.json.encode(meant))
+    whole = msgspec.json.decode(body)
+    whole["model"] = meant
+    return msgspec.json.encode(whole)

@@ -1,0 +1,150 @@
+"""An answer's event stream on its way through: whole events out, whatever the cuts of the network.
+
+Per arrival it runs a handful of byte searches and parses nothing. It notices the end, an error or an abort that the
+engine hides in a stream, and the usage, which it takes out again where only the gateway asked for it."""
+
+from __future__ import annotations
+
+import msgspec
+
+from core.errors import UpstreamFailed
+from gateway.dialect import Dialect, upstream_message
+
+EVENT_LIMIT_BYTES = 4 * 1024 * 1024
+FIELDS = (b"data", b"event", b":", b"id", b"retry", b"\n", b"\r\n")
+ENDS = {
+    Dialect.OPENAI: (b"data: [DONE]", b"data:[DONE]"),
+    Dialect.RESPONSES: (b"event: response.completed", b"event: response.incomplete", b"event: response.failed"),
+    Dialect.ANTHROPIC: (b"event: message_stop",),
+}
+ABORT = (b'"finish_reason":"abort"', b'"stop_reason":"abort"')
+ERRORS = (b'data: {"error"', b"event: error")
+NOTABLE = {  # an arrival without any of these is forwarded unread
+    Dialect.OPENAI: (b'"usage":{', b'"abort"', b"[DONE]", b'{"error"'),
+    Dialect.RESPONSES: (
+        b'"usage":{',
+        b"response.completed",
+        b"response.incomplete",
+        b"response.failed",
+        b"event: error",
+    ),
+    Dialect.ANTHROPIC: (b'"usage":{', b'"abort"', b"message_stop", b"event: error"),
+}
+
+
+class StreamBroken(UpstreamFailed):
+    """The engine said inside a stream that it failed, or ended it early. `before` are good events that came first."""
+
+    before = b""
+
+
+class EventStream:
+    """Feed it bytes, get bytes to forward. `done` after the dialect's last event; `content` once an answer began."""
+
+    def __init__(self, dialect: Dialect, *, strip_usage: bool) -> None:
+        self._dialect = dialect
+        self._strip = strip_usage
+        self._ends = ENDS[dialect]
+        self._notable = NOTABLE[dialect]
+        self._rest = b""
+        self._usage_event = b""
+        self._begun = False
+        self.done = False
+        self.content = dialect is Dialect.OPENAI
+        self.events = 0
+
+    def feed(self, data: bytes) -> bytes:
+        """Events that are complete now. StreamBroken when one of them tells of a failure: what came before it in the
+        same bytes is in the exception's `before`."""
+        if self._rest:
+            data = self._rest + data
+        if not self._begun:
+            self._begin(data)
+        cut = _last_end(data)
+        if len(data) - cut > EVENT_LIMIT_BYTES:
+            raise UpstreamFailed("the instance sent an event that never ends")
+        if cut != len(data):
+            data, self._rest = data[:cut], data[cut:]
+        elif self._rest:
+            self._rest = b""
+        if not data:
+            return data
+        for mark in self._notable:
+            if mark in data:
+                return self._look(data)
+        self.events += data.count(b"\n\n") or 1
+        if not self.content:
+            self.content = b"delta" in data
+        return data
+
+    def finish(self) -> bytes:
+        """Call at the end of the body: what is left, which a well-formed stream has not."""
+        rest, self._rest = self._rest, b""
+        if rest.strip():
+            rest = self._look(rest)
+        if not self.done:
+            raise StreamBroken("the instance ended the stream before its answer was complete")
+        return rest
+
+    def usage(self) -> tuple[int, int] | None:
+        """(prompt tokens, output tokens) as the engine counted them."""
+        return find_usage(self._usage_event.partition(b"data:")[2])
+
+    def _begin(self, data: bytes) -> None:
+        self._begun = len(data) >= len(b"event")
+        if not any(data[: len(field)] == field[: len(data)] for field in FIELDS):
+            raise UpstreamFailed("the instance sent something that is not an event stream")
+
+    def _look(self, data: bytes) -> bytes:
+        """Event by event, for the few arrivals that may hold something to act on."""
+        out: list[bytes] = []
+        for event in _events(data):
+            body = event.lstrip(b"\r\n")
+            if body.startswith(ERRORS):
+                raise _broken(upstream_message(body.partition(b"data:")[2].strip()), out)
+            if any(mark in body for mark in ABORT):
+                raise _broken("the instance gave up this answer", out)
+            if b'"usage":{' in body:
+                self._usage_event = body
+                if self._strip and b'"choices":[]' in body:
+                    continue
+            self.events += 1
+            self.content = self.content or b"delta" in body or body.startswith(self._ends)
+            self.done = self.done or body.startswith(self._ends)
+            out.append(event)
+        return b"".join(out)
+
+
+def _broken(message: str, before: list[bytes]) -> StreamBroken:
+    error = StreamBroken(message)
+    error.before = b"".join(before)
+    return error
+
+
+def _last_end(data: bytes) -> int:
+    """Where the last complete event of `data` ends; 0 if none does."""
+    lf, crlf = data.rfind(b"\n\n"), data.rfind(b"\r\n\r\n")
+    return max(lf + 2 if lf >= 0 else 0, crlf + 4 if crlf >= 0 else 0)
+
+
+def _events(data: bytes) -> list[bytes]:
+    separator = b"\n\n" if b"\n\n" in data else b"\r\n\r\n"
+    parts = data.split(separator)
+    last = [parts[-1]] if parts[-1] else []
+    return [part + separator for part in parts[:-1]] + last
+
+
+def find_usage(body: bytes) -> tuple[int, int] | None:
+    """The `usage` of a JSON answer or event in any dialect."""
+    try:
+        said = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+    for place in (said, said.get("response") if isinstance(said, dict) else None):
+        usage = place.get("usage") if isinstance(place, dict) else None
+        if isinstance(usage, dict):
+            prompt = usage.get("prompt_tokens", usage.get("input_tokens"))
+            output = usage.get("completion_tokens", usage.get("output_tokens", 0))
+            if isinstance(prompt, int) and isinstance(output, int):
+                return prompt, output
+    return None

@@ -1,0 +1,48 @@
+"""What one request's times were, as the run log and the metrics want them. Owns the definitions of TTFT, TBT and
+"attained" (docs/figures.md); reads no clock, it is told."""
+
+from __future__ import annotations
+
+import math
+
+from core.histogram import Histogram
+
+
+class Timing:
+    """Monotonic seconds. `received_s` = body fully received."""
+
+    def __init__(self, received_s: float, ttft_limit_s: float, tbt_limit_s: float) -> None:
+        self.received_s = received_s
+        self.ttft_limit_s = ttft_limit_s
+        self.tbt_limit_s = tbt_limit_s
+        self.queue_s = 0.0
+        self.own_s = 0.0
+        self.first_s: float | None = None
+        self.last_s = received_s
+        self.gaps = 0
+        self.gaps_late = 0
+        self.gap_times = Histogram()
+
+    def chunk(self, now_s: float, events: int) -> None:
+        """`events` whole events were handed to the client: after a gap g they count as `events` gaps of g / events."""
+        if self.first_s is None:
+            self.first_s = now_s
+        elif events > 0:
+            gap_s = (now_s - self.last_s) / events
+            for _ in range(events):
+                self.gap_times.add(gap_s)
+            self.gaps += events
+            if gap_s > self.tbt_limit_s:
+                self.gaps_late += events
+        self.last_s = now_s
+
+    @property
+    def ttft_s(self) -> float | None:
+        return None if self.first_s is None else self.first_s - self.received_s
+
+    def attained(self, *, stream: bool, output_tokens: int, ended_s: float) -> bool:
+        """Whether a completed request kept its objectives."""
+        if not stream:
+            return ended_s - self.received_s <= self.ttft_limit_s + output_tokens * self.tbt_limit_s
+        ttft_s = self.ttft_s
+        return ttft_s is not None and ttft_s <= self.ttft_limit_s and self.gaps_late <= math.ceil(0.01 * self.gaps)

@@ -1,0 +1,188 @@
+"""Builds the running gateway from a configuration, and applies a new configuration to it whole or not at all.
+
+The one place where parts meet. Starts no server and no task: gateway/run.py does."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import count
+
+from profiles.engine_model import load_engine_model
+from prometheus_client.core import Metric
+from prometheus_client.registry import CollectorRegistry
+
+from controller.loop import Controller
+from core.clock import Clock
+from core.errors import BadRequest, Conflict
+from core.recorder import Recorder
+from core.service import ServiceSpec
+from gateway.auth import Keyring, RateLimiter
+from gateway.config import Config, to_services
+from gateway.metrics import Metrics, instance_gauges
+from gateway.serve import Gateway
+from gateway.service import Service
+from pools.admission import Admission
+from pools.cluster import LiveCluster
+from pools.fleet import Fleet, FleetLimits
+from pools.launcher import Launcher, ProcessLauncher, StaticLauncher, end_leftovers
+from predictor.length import RunningLengths
+from predictor.tokens import ExactCount
+
+
+@dataclass(slots=True)
+class Running:
+    """Everything that lives while the gateway runs. `generation` counts accepted configurations and admin changes."""
+
+    config: Config
+    clock: Clock
+    recorder: Recorder
+    metrics: Metrics
+    registry: CollectorRegistry
+    gateway: Gateway
+    cluster: LiveCluster
+    controller: Controller
+    admin_keyring: Keyring
+    ids: Ids
+    generation: int = 1
+
+
+class Ids:
+    """Instance ids, unique in this process: pool name and a number."""
+
+    def __init__(self) -> None:
+        self._numbers = count(1)
+
+    def new(self, pool: str) -> str:
+        return f"{pool.replace('/', '-')}-{next(self._numbers)}"
+
+
+def build(config: Config, clock: Clock, recorder: Recorder, environment: Mapping[str, str]) -> Running:
+    """Wires all parts together. Raises ConfigError-like BadRequest when a file that the configuration names is bad."""
+    ids = Ids()
+    services = {s.name: make_service(s, config, clock, recorder, ids, environment) for s in to_services(config)}
+    metrics, registry = Metrics(), CollectorRegistry()
+    registry.register(metrics)
+    cluster = LiveCluster(
+        [service.fleet for service in services.values()],
+        clock,
+        probe_interval_s=config.health.interval_s,
+        probe_timeout_s=config.health.timeout_s,
+    )
+    gateway = Gateway(services, Keyring(config.auth.keys), RateLimiter(), config.limits, clock, recorder, metrics)
+    controller = Controller(cluster, clock, recorder, interval_s=config.controller.interval_s)
+    metrics.gauges = lambda: live_gauges(gateway, controller)
+    return Running(
+        config, clock, recorder, metrics, registry, gateway, cluster, controller, Keyring(config.auth.admin_keys), ids
+    )
+
+
+def make_service(
+    spec: ServiceSpec, config: Config, clock: Clock, recorder: Recorder, ids: Ids, environment: Mapping[str, str]
+) -> Service:
+    def note(kind: str, fields: dict[str, object]) -> None:
+        recorder.record({"kind": kind, "t": clock.wall_s(), "service": spec.name, **fields})
+
+    admission = Admission(spec, clock, max_queue=config.limits.max_queue, max_wait_s=config.limits.max_wait_s)
+    launcher = make_launcher(spec, environment)
+    model = load_engine_model(spec.profile) if spec.profile else None
+    limits = FleetLimits(
+        config.limits.connect_timeout_s, config.health.fall, config.health.rise,
+        config.breaker.failures, config.breaker.backoff_s, config.breaker.backoff_max_s,
+    )  # fmt: skip
+    fleet = Fleet(spec, launcher, admission, model, clock, limits, note, ids.new)
+    exact = ExactCount(spec.tokenizer) if spec.tokenizer and os.path.exists(spec.tokenizer) else None
+    return Service(fleet, admission, RunningLengths(), exact=exact)
+
+
+def make_launcher(spec: ServiceSpec, environment: Mapping[str, str]) -> Launcher:
+    if spec.launcher.kind == "static":
+        return StaticLauncher()
+    return ProcessLauncher(spec, environment)
+
+
+def end_all_leftovers(running: Running) -> list[str]:
+    """Children of an earlier gateway that was killed: ended before new ones start, so that none serves unseen."""
+    return [left for service in running.gateway.services.values() for left in end_leftovers(service.spec)]
+
+
+def live_gauges(gateway: Gateway, controller: Controller) -> Iterable[Metric]:
+    seen = [
+        (service.spec.name, i.pool, i.id, i.state, i.requests)
+        for service in gateway.services.values()
+        for i in (member.instance for member in service.fleet.members.values())
+    ]
+    queued = {
+        (service.spec.name, pool.name): service.admission.router.queued(index)
+        for service in gateway.services.values()
+        for index, pool in enumerate(service.spec.pools)
+    }
+    return instance_gauges(seen, queued)
+
+
+def apply_config(running: Running, new: Config, environment: Mapping[str, str]) -> list[str]:
+    """Takes `new` whole, or raises Conflict and changes nothing. Returns what changed, in words."""
+    specs = {spec.name: spec for spec in to_services(new)}
+    old = running.gateway.services
+    blocked = list(_needs_restart(running.config, new))
+    blocked += [f"services.{n}: {why}" for n, s in specs.items() if n in old for why in _fixed(old[n].spec, s)]
+    if blocked:
+        raise Conflict("this change needs a restart: " + "; ".join(blocked), code="restart_needed")
+    try:
+        added = {
+            name: make_service(spec, new, running.clock, running.recorder, running.ids, environment)
+            for name, spec in specs.items()
+            if name not in old
+        }
+    except (OSError, ValueError) as error:
+        raise BadRequest(str(error)) from None
+    changes = _apply_services(running, specs, added)
+    gateway = running.gateway
+    if (new.auth, new.limits) != (running.config.auth, running.config.limits):
+        changes.append("auth and limits")
+    gateway.keyring, gateway.limits = Keyring(new.auth.keys), new.limits
+    running.admin_keyring = Keyring(new.auth.admin_keys)
+    for service in gateway.services.values():
+        service.admission.max_wait_s = new.limits.max_wait_s
+        service.admission.router.max_queue = new.limits.max_queue
+    running.config = new
+    running.generation += 1
+    return changes
+
+
+def _apply_services(running: Running, specs: Mapping[str, ServiceSpec], added: Mapping[str, Service]) -> list[str]:
+    changes = []
+    services = running.gateway.services
+    for name in [n for n in services if n not in specs]:
+        removed = services.pop(name)
+        removed.fleet.retire()
+        changes.append(f"service {name} removed; its instances drain")
+    for name, service in added.items():
+        services[name] = service
+        running.cluster.fleets[name] = service.fleet
+        changes.append(f"service {name} added")
+    for name, spec in specs.items():
+        if name not in added and services[name].spec != spec:
+            services[name].fleet.respec(spec)
+            changes.append(f"service {name} changed")
+    running.cluster.changed.set()
+    return changes
+
+
+def _needs_restart(old: Config, new: Config) -> Iterable[str]:
+    for section in ("listen", "run_log", "controller", "health", "breaker"):
+        if getattr(old, section) != getattr(new, section):
+            yield section
+
+
+def _fixed(old: ServiceSpec, new: ServiceSpec) -> Iterable[str]:
+    """What running instances were started with and cannot change under them."""
+    for name in ("model", "context_tokens", "launcher", "profile", "tokenizer", "embeddings", "engine_priority"):
+        if getattr(old, name) != getattr(new, name):
+            yield name
+    before = {pool.name: pool for pool in old.pools}
+    for pool in new.pools:
+        same = before.get(pool.name)
+        if same is not None and (same.tp, same.clock_mhz, same.limits) != (pool.tp, pool.clock_mhz, pool.limits):
+            yield f"pools.{pool.name}: tp, clock_mhz, slots and kv_tokens"

@@ -1,0 +1,158 @@
+"""The command `joulegate`. Owns the command line and exit statuses: 0 done, 1 it failed or does not hold, 2 bad input.
+
+Each command imports what it needs when it runs, so that `--help` answers at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    help="An OpenAI-compatible gateway in front of vLLM that keeps the latency promises with the fewest joules.",
+)
+ConfigPath = Annotated[
+    Path, typer.Argument(help="YAML configuration, for example configs/dev.yaml", show_default=False)
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Override one key, e.g. limits.max_queue=64; wins over environment and file."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
+
+
+def _fail(message: str, status: int) -> NoReturn:
+    print(message, file=sys.stderr)  # noqa: T201
+    raise typer.Exit(status)
+
+
+def _print(text: str) -> None:
+    print(text)  # noqa: T201
+
+
+@app.command()
+def serve(
+    config: ConfigPath,
+    port: Annotated[int | None, typer.Option(help="Port to listen on; wins over the configuration.")] = None,
+    mode: Annotated[str | None, typer.Option(help="Controller mode: shadow, advise or enforce.")] = None,
+    overrides: Overrides = None,
+) -> None:
+    """Serve. Starts the gateway, the controller and the instances; Ctrl-C drains and ends all of it.
+
+    Precedence of settings: file < environment (JOULEGATE__LISTEN__PORT=9000) < --set < --port and --mode.
+    Then point any OpenAI client at http://127.0.0.1:8080/v1.
+    """
+    import uvloop
+
+    from gateway.config import Config
+    from gateway.config_file import ConfigError, load_config
+    from gateway.logs import set_up_logs
+    from gateway.run import CannotListen, run_gateway
+
+    extra = [*(overrides or ())]
+    extra += [f"listen.port={port}"] if port is not None else []
+    extra += [f"controller.mode={mode}"] if mode is not None else []
+    environment = dict(os.environ)
+
+    def load() -> Config:
+        return load_config(config, environment, extra)
+
+    set_up_logs(sys.stderr)
+    try:
+        uvloop.run(run_gateway(load(), load, environment))
+    except ConfigError as error:
+        _fail("\n".join(str(problem) for problem in error.errors), 2)
+    except CannotListen as error:
+        _fail(f"{error}. Choose another with --port, or stop what uses it.", 1)
+    except ValueError as error:
+        _fail(str(error), 2)
+
+
+@app.command()
+def check(
+    config: Annotated[Path | None, typer.Argument(help="YAML configuration to check.", show_default=False)] = None,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON Schema of the configuration instead.")
+    ] = False,
+    overrides: Overrides = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check a configuration: every problem with its file, line and key. Exit status 2 when there is one."""
+    from gateway.config_file import ConfigError, config_schema, load_config
+
+    if schema:
+        _print(json.dumps(config_schema(), indent=2))
+        return
+    if config is None:
+        _fail("name a configuration file, or use --schema", 2)
+    try:
+        loaded = load_config(config, dict(os.environ), overrides or [])
+        problems: list[dict[str, object]] = []
+    except ConfigError as error:
+        problems = [{"file": p.file, "line": p.line, "path": p.path, "message": p.message} for p in error.errors]
+        if not as_json:
+            _fail("\n".join(str(problem) for problem in error.errors), 2)
+    if as_json:
+        _print(json.dumps({"valid": not problems, "errors": problems}))
+    else:
+        names = ", ".join(f"{name} ({len(s.pools)} pools)" for name, s in loaded.services.items())
+        _print(f"{config} is right: {names}; listens on {loaded.listen.host}:{loaded.listen.port}")
+    raise typer.Exit(2 if problems else 0)
+
+
+@app.command()
+def key(
+    name: Annotated[str, typer.Argument(help="Whose key it is; shown in logs.")],
+    as_json: AsJson = False,
+) -> None:
+    """Make an API key. The key is shown once; only its hash goes into the configuration."""
+    from gateway.auth import new_key
+
+    secret, digest = new_key()
+    if as_json:
+        _print(json.dumps({"name": name, "key": secret, "hash": digest}))
+        return
+    _print(f"key (give it to {name}, it is not stored): {secret}\n")
+    _print(f"under auth.keys or auth.admin_keys:\n  - name: {name}\n    hash: {digest}")
+
+
+@app.command()
+def engine(
+    port: Annotated[int, typer.Option(help="Port on 127.0.0.1.")],
+    profile: Annotated[str, typer.Option(help="Engine model, for example llama-3.1-70b.")] = "llama-3.1-70b",
+    tp: Annotated[int, typer.Option(help="Tensor parallelism.")] = 4,
+    clock_mhz: Annotated[int, typer.Option(help="GPU clock.")] = 1980,
+    max_num_seqs: Annotated[int, typer.Option(help="Sequences that run at once.")] = 128,
+    speed: Annotated[float, typer.Option(help="Times real time.")] = 1.0,
+    served_model_name: Annotated[str | None, typer.Option(help="Model name; default: the profile's.")] = None,
+    max_model_len: Annotated[int, typer.Option(help="Context length in tokens.")] = 8192,
+    runner: Annotated[str, typer.Option(help="generate or pooling.")] = "generate",
+    shutdown_timeout: Annotated[float, typer.Option(help="Seconds that running answers have to end at SIGTERM.")] = 0.0,
+) -> None:
+    """Run one emulated vLLM server. It speaks vLLM's HTTP; its text is made up and its times and watts are modelled."""
+    import uvloop
+    from simulator.server import EngineOptions, run_engine
+
+    options = EngineOptions(
+        port=port, profile=profile, tp=tp, clock_mhz=clock_mhz, max_num_seqs=max_num_seqs, speed=speed,
+        served_model_name=served_model_name or profile, max_model_len=max_model_len, runner=runner,
+        shutdown_timeout_s=shutdown_timeout,
+    )  # fmt: skip
+    uvloop.run(run_engine(options))
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()

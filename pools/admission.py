@@ -1,0 +1,69 @@
+"""Waiting for a slot, for asyncio callers. Owns the futures of those who wait; the decisions are the router's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from core.clock import Clock
+from core.errors import Unavailable
+from core.request import Ask
+from core.service import ServiceSpec
+from pools.instance import Slot
+from pools.queue import Ticket
+from pools.router import Router
+
+
+class Admission:
+    """The door of one service: `async with admission.admit(ask) as slot`."""
+
+    def __init__(self, spec: ServiceSpec, clock: Clock, *, max_queue: int, max_wait_s: float, seed: int = 0) -> None:
+        self._clock = clock
+        self.max_wait_s = max_wait_s
+        self.router = Router(spec, max_queue, seed, self._placed)
+        self.router.bind(self.pump)
+
+    def pump(self) -> None:
+        """Call when an instance became ready or free."""
+        if self.router.queued():
+            self.router.pump(self._clock.now_s())
+
+    @asynccontextmanager
+    async def admit(self, ask: Ask, refused: frozenset[str] = frozenset()) -> AsyncIterator[Slot]:
+        slot = await self._slot(ask, refused)
+        with slot:
+            yield slot
+
+    async def _slot(self, ask: Ask, refused: frozenset[str]) -> Slot:
+        future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
+        ticket = Ticket(ask, future, refused)
+        slot = self.router.submit(ticket, self._clock.now_s())
+        if slot is not None:
+            return slot
+        try:
+            async with asyncio.timeout(self.max_wait_s):
+                return await future
+        except BaseException as error:
+            self.router.cancel(ticket)
+            # The slot may have come in the same turn of the loop as the cancellation: it must not be lost.
+            if future.done() and not future.cancelled():
+                future.result().release()
+            if isinstance(error, TimeoutError):
+                raise self._gave_up() from None
+            raise
+
+    def _placed(self, ticket: Ticket, slot: Slot) -> None:
+        future = ticket.waiter
+        assert isinstance(future, asyncio.Future)
+        if future.done():
+            slot.release()
+        else:
+            future.set_result(slot)
+
+    def _gave_up(self) -> Exception:
+        waited = f"{self.max_wait_s:g} s"
+        name = self.router.spec.name
+        if not self.router.anyone_ready(self._clock.now_s()):
+            return Unavailable(f"no instance of {name} became ready within {waited}", retry_after_s=5.0)
+        return Unavailable(f"{name} had no free slot within {waited}", code="queue_timeout", retry_after_s=2.0)

@@ -1,0 +1,256 @@
+"""HTTP/1.1 to one instance: a keep-alive pool and one exchange at a time per connection.
+
+Owns sockets and framing. Body bytes are handed out as they came off the wire, de-chunked, never joined or decoded.
+A failure is always `UpstreamFailed` or `UpstreamTimeout`; what to do about it is the caller's business."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+
+import httptools
+
+from core.errors import UpstreamFailed, UpstreamTimeout
+
+BUFFER_HIGH_BYTES = 256 * 1024  # reading pauses above this, so that a slow client does not fill the memory
+IDLE_KEEP = 64  # idle connections kept per instance
+Headers = list[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Status line and headers of an answer; header names are lower case."""
+
+    status: int
+    headers: Headers
+
+    def get(self, name: bytes) -> bytes | None:
+        return next((value for key, value in self.headers if key == name), None)
+
+
+class Wire(asyncio.Protocol):
+    """One TCP connection. The parser's callbacks fill `head` and `chunks`; the reader is woken once per arrival."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.reused = False
+        self.lost: str | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self.parser = httptools.HttpResponseParser(self)
+        self.status = 0
+        self.headers: Headers = []
+        self.head: Head | None = None
+        self.chunks: deque[bytes] = deque()
+        self.buffered = 0
+        self.complete = False
+        self.paused = False
+        self.bytes_in = 0
+        self.garbage: str | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def begin(self, request: bytes) -> None:
+        self._reset()
+        assert self.transport is not None
+        self.transport.write(request)
+
+    @property
+    def stale(self) -> bool:
+        return self.reused and self.lost is not None and not self.bytes_in
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.bytes_in += len(data)
+        try:
+            self.parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self.garbage = str(error) or type(error).__name__
+            self.close()
+        self._wake()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self.head = Head(self.parser.get_status_code(), self.headers)
+
+    def on_body(self, body: bytes) -> None:
+        self.chunks.append(body)
+        self.buffered += len(body)
+        if self.buffered > BUFFER_HIGH_BYTES and not self.paused and self.transport is not None:
+            self.paused = True
+            self.transport.pause_reading()
+
+    def on_message_complete(self) -> None:
+        self.complete = True
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = str(exc) if exc else "connection closed"
+        if self.head is not None and not self.complete and self._ends_at_close():
+            self.complete = True
+        self._wake()
+
+    def _ends_at_close(self) -> bool:
+        """Without a length and without chunks the end of the connection is the end of the body (RFC 9112, 6.3)."""
+        return not any(name in (b"content-length", b"transfer-encoding") for name, _ in self.headers)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    async def wait(self, timeout_s: float) -> None:
+        """Until something new arrived or the connection ended; raises UpstreamTimeout after `timeout_s`."""
+        loop = asyncio.get_running_loop()
+        waiter = self._waiter = loop.create_future()
+        timer = loop.call_later(timeout_s, _expire, waiter, timeout_s)
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
+
+    def resume(self) -> None:
+        if self.paused and self.transport is not None and not self.transport.is_closing():
+            self.paused = False
+            self.transport.resume_reading()
+
+    def close(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+    @property
+    def reusable(self) -> bool:
+        return self.complete and self.lost is None and self.garbage is None and bool(self.parser.should_keep_alive())
+
+
+def _expire(waiter: asyncio.Future[None], timeout_s: float) -> None:
+    if not waiter.done():
+        waiter.set_exception(UpstreamTimeout(f"the instance sent nothing for {timeout_s:g} s"))
+
+
+class Exchange:
+    """One request and its answer. `async with`; leaving early aborts the connection, which ends the engine's work."""
+
+    def __init__(self, wires: Wires, wire: Wire, request: bytes) -> None:
+        self._wires = wires
+        self._wire = wire
+        self._request = request
+
+    async def __aenter__(self) -> Exchange:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._wires.give_back(self._wire)
+
+    async def head(self, timeout_s: float) -> Head:
+        while self._wire.head is None:
+            if self._wire.stale:
+                # A server may close an idle connection just as it is used again: the request was never seen there.
+                self._wire = await self._wires.send_again(self._wire, self._request)
+            self._check()
+            await self._wire.wait(timeout_s)
+        self._request = b""
+        return self._wire.head
+
+    async def chunk(self, timeout_s: float) -> bytes:
+        """The next bytes of the body, or b"" at its end."""
+        wire = self._wire
+        while not wire.chunks:
+            if wire.complete:
+                return b""
+            self._check()
+            await wire.wait(timeout_s)
+        data = wire.chunks.popleft() if len(wire.chunks) == 1 else b"".join(wire.chunks)
+        wire.chunks.clear()
+        wire.buffered = 0
+        wire.resume()
+        return data
+
+    async def body(self, timeout_s: float, limit: int) -> bytes:
+        """The whole body; UpstreamFailed when it is larger than `limit` bytes."""
+        parts: list[bytes] = []
+        size = 0
+        while part := await self.chunk(timeout_s):
+            parts.append(part)
+            size += len(part)
+            if size > limit:
+                raise UpstreamFailed("the instance sent an answer that is too large")
+        return b"".join(parts)
+
+    def _check(self) -> None:
+        if self._wire.garbage is not None:
+            raise UpstreamFailed(f"the instance sent something that is not HTTP: {self._wire.garbage}")
+        if self._wire.lost is not None:
+            raise UpstreamFailed(f"the instance cut the connection: {self._wire.lost}")
+
+
+class Wires:
+    """The connections to one instance."""
+
+    def __init__(self, host: str, port: int, connect_timeout_s: float) -> None:
+        self._host = host
+        self._port = port
+        self._timeout_s = connect_timeout_s
+        self._idle: list[Wire] = []
+        self._busy: set[Wire] = set()
+        self._closed = False
+
+    async def send(self, method: bytes, path: bytes, headers: Headers, body: bytes) -> Exchange:
+        """Writes the request; the answer is read from the Exchange. UpstreamFailed if nobody listens there."""
+        request = self._render(method, path, headers, body)
+        wire = self._take_idle() or await self._connect()
+        self._busy.add(wire)
+        wire.begin(request)
+        return Exchange(self, wire, request)
+
+    async def send_again(self, stale: Wire, request: bytes) -> Wire:
+        """The same request on a connection of its own, because `stale` turned out to be closed."""
+        self.give_back(stale)
+        wire = await self._connect()
+        self._busy.add(wire)
+        wire.begin(request)
+        return wire
+
+    def _render(self, method: bytes, path: bytes, headers: Headers, body: bytes) -> bytes:
+        lines = [method + b" " + path + b" HTTP/1.1\r\nhost: " + f"{self._host}:{self._port}".encode()]
+        lines += [name + b": " + value for name, value in headers]
+        lines.append(b"content-length: %d\r\n\r\n" % len(body))
+        return b"\r\n".join(lines) + body
+
+    def _take_idle(self) -> Wire | None:
+        while self._idle:
+            wire = self._idle.pop()
+            if wire.lost is None and wire.transport is not None and not wire.transport.is_closing():
+                wire.reused = True
+                return wire
+        return None
+
+    async def _connect(self) -> Wire:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                _, wire = await loop.create_connection(Wire, self._host, self._port)
+        except TimeoutError:
+            raise UpstreamFailed(f"no connection to the instance within {self._timeout_s:g} s") from None
+        except OSError as error:
+            raise UpstreamFailed(f"the instance cannot be reached: {error.strerror or error}") from None
+        return wire
+
+    def give_back(self, wire: Wire) -> None:
+        self._busy.discard(wire)
+        if wire.reusable and not self._closed and len(self._idle) < IDLE_KEEP:
+            self._idle.append(wire)
+        else:
+            wire.close()
+
+    def close(self) -> None:
+        """Closes what is idle now and what is busy as soon as it is given back."""
+        self._closed = True
+        for wire in self._idle:
+            wire.close()
+        self._idle.clear()

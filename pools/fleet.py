@@ -1,0 +1,226 @@
+"""The instances of one service as they are now: starting, probing, draining, ending.
+
+Owns the `Instance` objects and their states. Decides nothing: what should exist is the controller's business, who gets
+a request is the router's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from profiles.engine_model import EngineModel
+
+from core.clock import Clock
+from core.instances import SeenInstance, SeenPool, State
+from core.service import PoolSpec, ServiceSpec
+from pools.admission import Admission
+from pools.breaker import Breaker
+from pools.connection import Wires
+from pools.instance import Instance
+from pools.launcher import Launcher, Place, place_of
+
+Event = Callable[[str, dict[str, object]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class FleetLimits:
+    connect_timeout_s: float = 2.0
+    probe_fall: int = 3
+    probe_rise: int = 1
+    breaker_failures: int = 3
+    breaker_backoff_s: float = 1.0
+    breaker_backoff_max_s: float = 30.0
+
+
+@dataclass(slots=True)
+class Member:
+    """An instance with what only the fleet needs: its connections and its probe counts."""
+
+    instance: Instance
+    wires: Wires
+    good: int = 0
+    bad: int = 0
+    stopping_since_s: float | None = None
+    resumable: bool = False
+    configured: bool = False  # its URL stands in the configuration
+
+
+class Fleet:
+    """One per service. Every method is synchronous; `probed` is fed by the prober task."""
+
+    def __init__(
+        self,
+        spec: ServiceSpec,
+        launcher: Launcher,
+        admission: Admission,
+        model: EngineModel | None,
+        clock: Clock,
+        limits: FleetLimits,
+        on_event: Event,
+        new_id: Callable[[str], str],
+    ) -> None:
+        self.spec = spec
+        self.launcher = launcher
+        self.admission = admission
+        self.members: dict[str, Member] = {}
+        self.wanted = {pool.name: pool.instances for pool in spec.pools}
+        self._model = model
+        self._clock = clock
+        self._limits = limits
+        self._event = on_event
+        self._new_id = new_id
+        for pool in spec.pools:
+            for url in pool.urls:
+                self.members[self.adopt(pool.name, url)].configured = True
+
+    def pool(self, name: str) -> PoolSpec | None:
+        return next((pool for pool in self.spec.pools if pool.name == name), None)
+
+    def adopt(self, pool_name: str, url: str) -> str:
+        """Adds a server that somebody else runs. It becomes READY when its first probe succeeds."""
+        pool = self.pool(pool_name)
+        assert pool is not None
+        return self._add(self._new_id(pool.name), place_of(url), pool, adopted=True)
+
+    def start(self, pool_name: str, reason: str) -> str | None:
+        pool = self.pool(pool_name)
+        if pool is None:
+            return None
+        instance_id = self._new_id(pool.name)
+        place = self.launcher.start(instance_id, pool)
+        self._event("instance_starting", {"instance": instance_id, "pool": pool_name, "reason": reason})
+        return self._add(instance_id, place, pool, adopted=False)
+
+    def drain(self, instance_id: str, reason: str, *, resumable: bool = False) -> None:
+        """No new requests; what runs there finishes. `resumable` keeps it running afterwards."""
+        member = self.members.get(instance_id)
+        if member is None:
+            return
+        member.resumable = resumable
+        if member.instance.state in (State.READY, State.STARTING):
+            self._move(member, State.DRAINING, reason)
+
+    def resume(self, instance_id: str) -> None:
+        """Takes a drain back, unless its processes are already ending."""
+        member = self.members[instance_id]
+        member.resumable = False
+        if member.instance.state is State.DRAINING and member.stopping_since_s is None:
+            member.good = member.bad = 0
+            self._move(member, State.STARTING, "resumed by an operator")
+
+    def probed(self, instance_id: str, healthy: bool, detail: str = "") -> None:
+        """Result of one health probe."""
+        member = self.members.get(instance_id)
+        if member is None:
+            return
+        member.good, member.bad = (member.good + 1, 0) if healthy else (0, member.bad + 1)
+        state = member.instance.state
+        if healthy and state in (State.STARTING, State.FAILED) and member.good >= self._limits.probe_rise:
+            if state is State.STARTING or member.instance.adopted:
+                member.instance.breaker.success()
+                self._move(member, State.READY, "healthy")
+                self.admission.pump()
+        elif not healthy and state is State.READY and member.bad >= self._limits.probe_fall:
+            self._move(member, State.FAILED, detail)
+
+    def check_processes(self) -> None:
+        """Finds children that died or did not become ready in time, and ends drained ones step by step."""
+        now_s = self._clock.now_s()
+        for member in list(self.members.values()):
+            instance = member.instance
+            if instance.adopted:
+                if instance.state is State.DRAINING and instance.requests == 0 and not member.resumable:
+                    self.forget(instance.id)
+            elif member.stopping_since_s is not None:
+                self._continue_stopping(member, now_s)
+            elif not self.launcher.alive(instance.id):
+                self._move(member, State.FAILED, "its process ended")
+            elif instance.state is State.STARTING and now_s - instance.since_s > self.spec.launcher.start_timeout_s:
+                self._move(member, State.FAILED, f"not ready within {self.spec.launcher.start_timeout_s:g} s")
+            elif instance.state is State.DRAINING and instance.requests == 0 and not member.resumable:
+                member.stopping_since_s = now_s
+                self.launcher.stop(instance.id, force=False)
+
+    def forget(self, instance_id: str) -> None:
+        """Ends what is left of it and takes it off the books."""
+        member = self.members.pop(instance_id, None)
+        if member is None:
+            return
+        self.launcher.stop(instance_id, force=True)
+        member.wires.close()
+        del self.admission.router.instances[instance_id]
+        self._event("instance_gone", {"instance": instance_id, "reason": member.instance.reason})
+
+    def respec(self, spec: ServiceSpec, *, keep_wanted: bool = False) -> None:
+        """Takes new promises and pools whole. Instances of pools that are gone drain; static URLs come and go."""
+        self.spec = spec
+        if not keep_wanted:
+            self.wanted = {pool.name: pool.instances for pool in spec.pools}
+        self.admission.router.respec(spec)
+        urls = {(pool.name, place_of(url)): url for pool in spec.pools for url in pool.urls}
+        for member in list(self.members.values()):
+            instance = member.instance
+            pool = self.pool(instance.pool)
+            place = (instance.pool, Place(instance.host, instance.port))
+            if pool is None or (member.configured and place not in urls):
+                self.drain(instance.id, "its pool or URL left the configuration")
+            else:
+                instance.limits = pool.limits
+                urls.pop(place, None)
+        for (pool_name, _), url in urls.items():
+            self.members[self.adopt(pool_name, url)].configured = True
+        self.admission.pump()
+
+    def retire(self) -> None:
+        """The service left the configuration: what runs finishes, nothing starts."""
+        self.wanted = {}
+        for instance_id in list(self.members):
+            self.drain(instance_id, "its service left the configuration")
+
+    def observe(self) -> tuple[list[SeenPool], list[SeenInstance]]:
+        router = self.admission.router
+        pools = [
+            SeenPool(self.spec.name, p.name, self.wanted.get(p.name, 0), p.tp, router.queued(i), self.launcher.managed)
+            for i, p in enumerate(self.spec.pools)
+        ]
+        instances = [
+            SeenInstance(
+                i.id,
+                self.spec.name,
+                i.pool,
+                i.tp,
+                i.state,
+                i.requests,
+                i.since_s,
+                i.adopted,
+                m.resumable and i.state is State.DRAINING,
+            )
+            for m, i in ((member, member.instance) for member in self.members.values())
+        ]
+        return pools, instances
+
+    def _continue_stopping(self, member: Member, now_s: float) -> None:
+        assert member.stopping_since_s is not None
+        gone = not self.launcher.alive(member.instance.id)
+        if gone or now_s - member.stopping_since_s > self.spec.launcher.stop_timeout_s:
+            self._move(member, State.STOPPED, member.instance.reason)
+            self.forget(member.instance.id)
+
+    def _add(self, instance_id: str, place: Place, pool: PoolSpec, *, adopted: bool) -> str:
+        limits = self._limits
+        breaker = Breaker(limits.breaker_failures, limits.breaker_backoff_s, limits.breaker_backoff_max_s)
+        now_s = self._clock.now_s()
+        instance = Instance(
+            instance_id, place.host, place.port, pool, breaker, self._model, now_s=now_s, adopted=adopted
+        )
+        wires = Wires(place.host, place.port, limits.connect_timeout_s)
+        self.members[instance_id] = Member(instance, wires)
+        self.admission.router.instances[instance_id] = instance
+        return instance_id
+
+    def _move(self, member: Member, state: State, reason: str) -> None:
+        instance = member.instance
+        if instance.state is not state:
+            self._event("instance_state", {"instance": instance.id, "from": instance.state.value, "to": state.value,
+                                           "reason": reason})  # fmt: skip
+        instance.set_state(state, self._clock.now_s(), reason)

@@ -1,0 +1,116 @@
+"""One vLLM server as the router sees it: where it is, how it feels, what it holds.
+
+Owns the books of what is in flight there. A slot is the only way to write them, and it releases on every exit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+
+from profiles.engine_model import EngineModel
+
+from core.instances import State
+from core.request import Ask
+from core.service import PoolSpec
+from pools.breaker import Breaker
+
+
+class Instance:
+    """Mutable, owned by its service's fleet; only `Slot` changes `sequences`, `kv_tokens` and `prefill_tokens`."""
+
+    def __init__(
+        self,
+        instance_id: str,
+        host: str,
+        port: int,
+        pool: PoolSpec,
+        breaker: Breaker,
+        model: EngineModel | None,
+        *,
+        now_s: float,
+        adopted: bool = False,
+    ) -> None:
+        self.id = instance_id
+        self.host = host
+        self.port = port
+        self.pool = pool.name
+        self.tp = pool.tp
+        self.clock_mhz = pool.clock_mhz
+        self.limits = pool.limits
+        self.breaker = breaker
+        self.model = model
+        self.adopted = adopted
+        self.state = State.STARTING
+        self.since_s = now_s
+        self.reason = ""
+        self.requests = 0
+        self.sequences = 0
+        self.kv_tokens = 0
+        self.prefill_tokens = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}"
+
+    def set_state(self, state: State, now_s: float, reason: str = "") -> None:
+        if state is not self.state:
+            self.state = state
+            self.since_s = now_s
+        self.reason = reason
+
+    def open_to(self, now_s: float) -> bool:
+        return self.state is State.READY and self.breaker.allows(now_s)
+
+    def fits(self, ask: Ask) -> bool:
+        """An empty instance takes anything: a request larger than the books is the engine's to judge."""
+        if self.sequences == 0:
+            return True
+        if self.sequences + ask.sequences > self.limits.slots:
+            return False
+        return not self.limits.kv_tokens or self.kv_tokens + ask.kv_tokens <= self.limits.kv_tokens
+
+    def hold(self, ask: Ask, on_release: Callable[[], None]) -> Slot:
+        return Slot(self, ask, on_release)
+
+
+class Slot:
+    """A place in an instance for one request. `with slot:` gives it back whatever happens."""
+
+    __slots__ = ("_ask", "_on_release", "_prefilling", "_released", "instance")
+
+    def __init__(self, instance: Instance, ask: Ask, on_release: Callable[[], None]) -> None:
+        self.instance = instance
+        self._ask = ask
+        self._on_release = on_release
+        self._prefilling = True
+        self._released = False
+        instance.requests += 1
+        instance.sequences += ask.sequences
+        instance.kv_tokens += ask.kv_tokens
+        instance.prefill_tokens += ask.input_tokens
+        instance.breaker.begin()
+
+    def __enter__(self) -> Slot:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def first_token(self) -> None:
+        """Prefill is over: later arrivals no longer wait behind it."""
+        if self._prefilling:
+            self._prefilling = False
+            self.instance.prefill_tokens -= self._ask.input_tokens
+
+    def release(self) -> None:
+        if self._released:
+            return
+        self._released = True
+        self.first_token()
+        self.instance.requests -= 1
+        self.instance.sequences -= self._ask.sequences
+        self.instance.kv_tokens -= self._ask.kv_tokens
+        self.instance.breaker.neutral()
+        self._on_release()

@@ -1,0 +1,115 @@
+"""Which instance takes which request, and when. Synchronous and without a clock: the live gateway and the simulator
+call the same functions with their own `now_s`.
+
+A request first tries its own pool, then every pool that serves longer answers. Among the instances with room it takes
+the one that adds the fewest joules while all admitted requests keep their objectives. If none has room it waits in the
+queue of its own pool, earliest deadline first."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+
+from core.errors import Overloaded
+from core.request import Ask
+from core.service import ServiceSpec
+from pools.instance import Instance, Slot
+from pools.queue import DeadlineQueue, Ticket
+from pools.score import Price, price
+
+CANDIDATES = 8  # scored per decision: more does not change the choice, it only costs time
+LOOKAHEAD = 8  # queued tickets tried behind one that does not fit, so that a large one blocks nobody
+
+
+class Router:
+    """Owns the queues of one service. Instances are the fleet's; only slots change what they hold."""
+
+    def __init__(self, spec: ServiceSpec, max_queue: int, seed: int, on_placed: Callable[[Ticket, Slot], None]) -> None:
+        self.spec = spec
+        self.max_queue = max_queue
+        self.instances: dict[str, Instance] = {}
+        self._queues = [DeadlineQueue() for _ in spec.pools]
+        self._random = random.Random(seed)
+        self._on_placed = on_placed
+        self._on_release: Callable[[], None] = lambda: None
+
+    def bind(self, on_release: Callable[[], None]) -> None:
+        """`on_release` is called whenever a slot is given back; it calls `pump` with the caller's time."""
+        self._on_release = on_release
+
+    def queued(self, pool_index: int | None = None) -> int:
+        if pool_index is None:
+            return sum(len(queue) for queue in self._queues)
+        return len(self._queues[pool_index]) if pool_index < len(self._queues) else 0
+
+    def respec(self, spec: ServiceSpec) -> None:
+        """Takes new promises and pools; what waits is queued again under the new pools."""
+        waiting = [ticket for queue in self._queues for ticket in queue]
+        self.spec = spec
+        self._queues = [DeadlineQueue() for _ in spec.pools]
+        for ticket in waiting:
+            self._queue_of(ticket).push(ticket)
+
+    def submit(self, ticket: Ticket, now_s: float) -> Slot | None:
+        """A slot at once, or None and the ticket waits. Raises Overloaded when the queue is full."""
+        ahead = self._queues[min(ticket.ask.pool_index, len(self._queues) - 1)].first(1)
+        if not ahead or ahead[0].ask.deadline_s > ticket.ask.deadline_s:
+            slot = self._place(ticket, now_s)
+            if slot is not None:
+                return slot
+        if self.queued() >= self.max_queue:
+            raise Overloaded(f"the queue of {self.spec.name} is full", retry_after_s=1.0)
+        self._queue_of(ticket).push(ticket)
+        return None
+
+    def cancel(self, ticket: Ticket) -> None:
+        self._queue_of(ticket).remove(ticket)
+
+    def pump(self, now_s: float) -> None:
+        """Places every queued request that now has somewhere to go, earliest deadlines first within a pool."""
+        for queue in self._queues:
+            while len(queue) and self._place_one(queue, now_s):
+                pass
+
+    def anyone_ready(self, now_s: float) -> bool:
+        return any(instance.open_to(now_s) for instance in self.instances.values())
+
+    def _queue_of(self, ticket: Ticket) -> DeadlineQueue:
+        return self._queues[min(ticket.ask.pool_index, len(self._queues) - 1)]
+
+    def _place_one(self, queue: DeadlineQueue, now_s: float) -> bool:
+        for ticket in queue.first(LOOKAHEAD):
+            slot = self._place(ticket, now_s)
+            if slot is not None:
+                queue.remove(ticket)
+                self._on_placed(ticket, slot)
+                return True
+        return False
+
+    def _place(self, ticket: Ticket, now_s: float) -> Slot | None:
+        instance = self.pick(ticket.ask, now_s, ticket.refused)
+        return None if instance is None else instance.hold(ticket.ask, self._on_release)
+
+    def pick(self, ask: Ask, now_s: float, refused: frozenset[str] = frozenset()) -> Instance | None:
+        """The instance to use now, or None to wait."""
+        open_now = [i for i in self.instances.values() if i.id not in refused and i.open_to(now_s)]
+        by_pool = {pool.name: index for index, pool in enumerate(self.spec.pools)}
+        eligible = [i for i in open_now if by_pool.get(i.pool, -1) >= ask.pool_index]
+        late: list[tuple[Instance, Price]] = []
+        # With every longer pool gone, a shorter one that works is better than waiting for a repair.
+        for pool_index in sorted({by_pool.get(i.pool, -1) for i in (eligible or open_now)}):
+            scored = self._score(ask, (i for i in (eligible or open_now) if by_pool.get(i.pool, -1) == pool_index))
+            in_time = [(i, p) for i, p in scored if now_s + p.ttft_s <= ask.deadline_s]
+            if in_time:
+                return self._cheapest(in_time)
+            late += scored
+        return min(late, key=lambda pair: pair[1].ttft_s)[0] if late else None
+
+    def _score(self, ask: Ask, instances: Iterable[Instance]) -> list[tuple[Instance, Price]]:
+        with_room = sorted((i for i in instances if i.fits(ask)), key=lambda i: -i.sequences)[:CANDIDATES]
+        priced = [(instance, price(instance, ask)) for instance in with_room]
+        return [(i, p) for i, p in priced if p.keeps_others or i.sequences == 0]
+
+    def _cheapest(self, scored: list[tuple[Instance, Price]]) -> Instance:
+        best = min(p.added_j for _, p in scored)
+        return self._random.choice([i for i, p in scored if p.added_j <= best + 1e-9])

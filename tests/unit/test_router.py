@@ -1,0 +1,223 @@
+"""Which instance takes which request: soft pools, deadlines, slots, breakers."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.errors import Overloaded
+from core.instances import State
+from core.request import Ask
+from core.service import Edges, InstanceLimits, LauncherSpec, PoolSpec, ServiceSpec, Slo
+from pools.breaker import Breaker
+from pools.instance import Instance, Slot
+from pools.queue import DeadlineQueue, Ticket
+from pools.router import Router
+from profiles.engine_model import load_engine_model
+
+MODEL = load_engine_model("llama-3.1-70b")
+
+
+def pool(name: str, serves: str, slots: int = 4, kv_tokens: int = 0) -> PoolSpec:
+    return PoolSpec(name, tuple(serves), 1, 4, 1980, InstanceLimits(slots, kv_tokens))
+
+
+POOLS = (pool("short", "S"), pool("medium", "M"), pool("long", "L"))
+SPEC = ServiceSpec("m", "m", 8192, Slo(), Edges(), POOLS, LauncherSpec("static"))
+
+
+def ask(pool_index: int = 0, deadline_s: float = 10.0, tokens: int = 100, sequences: int = 1) -> Ask:
+    return Ask("r", pool_index, tokens, sequences, tokens + 100, 50, 0.0, deadline_s, 0.1)
+
+
+class World:
+    """A router with READY instances and a record of who was placed."""
+
+    def __init__(self, instances: str = "short medium long", model: object = MODEL, max_queue: int = 10) -> None:
+        self.placed: list[tuple[Ticket, Slot]] = []
+        self.router = Router(SPEC, max_queue, 1, lambda ticket, slot: self.placed.append((ticket, slot)))
+        self.router.bind(lambda: self.router.pump(0.0))
+        for number, name in enumerate(instances.split()):
+            self.add(f"{name}-{number}", next(p for p in POOLS if p.name == name), model)
+
+    def add(self, instance_id: str, spec: PoolSpec, model: object) -> Instance:
+        instance = Instance(instance_id, "h", 1, spec, Breaker(3, 1, 8), model, now_s=0.0)  # type: ignore[arg-type]
+        instance.set_state(State.READY, 0.0)
+        self.router.instances[instance_id] = instance
+        return instance
+
+    def submit(self, wanted: Ask, refused: frozenset[str] = frozenset()) -> Slot | None:
+        return self.router.submit(Ticket(wanted, None, refused), 0.0)
+
+    def fill(self, pool_index: int, number: int) -> list[Slot]:
+        slots = [self.submit(ask(pool_index)) for _ in range(number)]
+        assert all(slots)
+        return [slot for slot in slots if slot is not None]
+
+
+@pytest.mark.parametrize("model", [MODEL, None])
+def test_a_request_goes_to_its_own_pool_first_and_then_to_longer_ones(model: object) -> None:
+    world = World(model=model)
+    taken = [slot.instance.pool for slot in world.fill(0, 12)]
+    assert taken == ["short"] * 4 + ["medium"] * 4 + ["long"] * 4
+    assert world.submit(ask(0)) is None
+
+
+def test_a_long_request_never_goes_to_a_shorter_pool_that_could_be_waited_out() -> None:
+    world = World()
+    world.fill(2, 4)
+    assert world.submit(ask(2)) is None
+
+
+def test_with_all_longer_pools_gone_a_shorter_one_serves() -> None:
+    world = World("short")
+    slot = world.submit(ask(2))
+    assert slot is not None and slot.instance.pool == "short"
+
+
+def test_full_instances_are_filled_before_empty_ones_wake() -> None:
+    world = World("short short short")
+    assert len({slot.instance.id for slot in world.fill(0, 4)}) == 1
+
+
+def test_a_freed_slot_goes_to_the_earliest_deadline() -> None:
+    world = World("short")
+    slots = world.fill(0, 4)
+    late, early = Ticket(ask(deadline_s=9.0), None), Ticket(ask(deadline_s=5.0), None)
+    assert world.router.submit(late, 0.0) is None
+    assert world.router.submit(early, 0.0) is None
+    slots[0].release()
+    assert [ticket for ticket, _ in world.placed] == [early]
+    slots[1].release()
+    assert [ticket for ticket, _ in world.placed] == [early, late]
+
+
+def test_a_newcomer_does_not_overtake_an_earlier_deadline() -> None:
+    world = World("short")
+    big = ask(sequences=4, deadline_s=1.0)
+    world.fill(0, 2)
+    assert world.submit(big) is None
+    assert world.submit(ask(deadline_s=2.0)) is None
+
+
+def test_a_big_request_at_the_head_does_not_block_small_ones_behind_it() -> None:
+    world = World("short")
+    slots = world.fill(0, 4)
+    world.submit(ask(sequences=4, deadline_s=1.0))
+    world.submit(ask(deadline_s=2.0))
+    slots[0].release()
+    assert len(world.placed) == 1 and world.placed[0][0].ask.sequences == 1
+
+
+def test_a_full_queue_sheds() -> None:
+    world = World("short", max_queue=2)
+    world.fill(0, 4)
+    world.submit(ask())
+    world.submit(ask())
+    with pytest.raises(Overloaded) as shed:
+        world.submit(ask())
+    assert shed.value.retry_after_s
+
+
+def test_a_cancelled_ticket_is_never_placed() -> None:
+    world = World("short")
+    slots = world.fill(0, 4)
+    ticket = Ticket(ask(), None)
+    world.router.submit(ticket, 0.0)
+    world.router.cancel(ticket)
+    assert world.router.queued() == 0
+    for slot in slots:
+        slot.release()
+    assert world.placed == []
+
+
+def test_refused_and_unready_instances_are_left_out() -> None:
+    world = World("short short")
+    first, second = world.router.instances.values()
+    slot = world.submit(ask(), refused=frozenset({first.id}))
+    assert slot is not None and slot.instance is second
+    second.set_state(State.DRAINING, 0.0)
+    assert world.submit(ask(), refused=frozenset({first.id})) is None
+
+
+def test_kv_room_counts() -> None:
+    world = World("")
+    instance = world.add("small", pool("short", "S", slots=100, kv_tokens=450), MODEL)
+    assert world.submit(ask()) and world.submit(ask())
+    assert world.submit(ask()) is None
+    assert instance.kv_tokens == 400
+
+
+def test_a_request_too_large_for_the_books_goes_to_an_empty_instance() -> None:
+    world = World("short")
+    assert world.submit(ask(sequences=99)) is not None
+
+
+def test_an_instance_that_would_break_anothers_tbt_is_left_out() -> None:
+    world = World("")
+    world.add("deep", pool("short", "S", slots=10_000), MODEL)
+    slow = next(n for n in range(1, 10_000) if MODEL.decode_step_s(4, 1980, n, 200 * n) > 0.1)
+    admitted = 0
+    while world.submit(ask()) is not None:
+        admitted += 1
+    assert admitted <= slow
+
+
+def test_releasing_twice_counts_once() -> None:
+    world = World("short")
+    (slot,) = world.fill(0, 1)
+    slot.release()
+    slot.release()
+    instance = slot.instance
+    assert (instance.requests, instance.sequences, instance.kv_tokens, instance.prefill_tokens) == (0, 0, 0, 0)
+
+
+def test_new_pools_take_over_what_waits() -> None:
+    world = World("short")
+    world.fill(0, 4)
+    world.submit(ask())
+    world.router.respec(ServiceSpec("m", "m", 8192, Slo(), Edges(), POOLS[:1], LauncherSpec("static")))
+    assert world.router.queued(0) == 1
+
+
+@given(st.lists(st.tuples(st.sampled_from(["submit", "release", "cancel"]), st.integers(0, 2), st.integers(1, 3)), max_size=80))
+def test_books_always_balance(steps: list[tuple[str, int, int]]) -> None:
+    world = World(max_queue=1000)
+    held: list[Slot] = []
+    waiting: list[Ticket] = []
+    for action, index, sequences in steps:
+        if action == "submit":
+            ticket = Ticket(ask(index, deadline_s=float(len(waiting)), sequences=sequences), None)
+            slot = world.router.submit(ticket, 0.0)
+            held += [slot] if slot else []
+            waiting += [] if slot else [ticket]
+        elif action == "release" and held:
+            held.pop(index % len(held)).release()
+        elif action == "cancel" and waiting:
+            world.router.cancel(waiting.pop(index % len(waiting)))
+        for ticket, slot in world.placed:
+            waiting = [t for t in waiting if t is not ticket]
+            held.append(slot)
+        world.placed.clear()
+        assert world.router.queued() == len(waiting)
+        assert sum(i.requests for i in world.router.instances.values()) == len(held)
+        assert all(i.sequences <= max(3, i.limits.slots) for i in world.router.instances.values())
+    for slot in held:
+        slot.release()
+    while world.placed:
+        world.placed.pop()[1].release()
+    assert world.router.queued() == 0
+    assert all((i.requests, i.sequences, i.kv_tokens, i.prefill_tokens) == (0, 0, 0, 0) for i in world.router.instances.values())
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=200))
+def test_the_queue_is_in_deadline_order(deadlines: list[float]) -> None:
+    queue = DeadlineQueue()
+    tickets = [Ticket(ask(deadline_s=d), None) for d in deadlines]
+    for ticket in tickets:
+        queue.push(ticket)
+    for ticket in tickets[::2]:
+        queue.remove(ticket)
+    left = [t.ask.deadline_s for t in queue]
+    assert left == sorted(t.ask.deadline_s for t in tickets[1::2])
+    assert len(queue) == len(left)
+    assert [t.ask.deadline_s for t in queue.first(8)] == left[:8]

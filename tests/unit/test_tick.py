@@ -1,0 +1,84 @@
+"""The controller's decision: replace, add, drain; and nothing once the plan is reached."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.tick import BACKOFF_S, ControllerState, tick
+from core.instances import Forget, Seen, SeenInstance, SeenPool, Start, State, Stop
+
+
+def pool(wanted: int, *, managed: bool = True) -> SeenPool:
+    return SeenPool("m", "short", wanted, 4, 0, managed)
+
+
+def instance(number: int, state: State, *, running: int = 0, since_s: float = 0.0, held: bool = False) -> SeenInstance:
+    return SeenInstance(f"short-{number}", "m", "short", 4, state, running, since_s, False, held)
+
+
+def decide(wanted: int, *instances: SeenInstance, state: ControllerState | None = None, now_s: float = 0.0) -> tuple:
+    return tick(state or ControllerState(), Seen(now_s, (pool(wanted),), instances), 1.0)
+
+
+def test_starts_what_is_missing() -> None:
+    _, decision = decide(2, instance(1, State.READY))
+    assert [type(a) for a in decision.actions] == [Start]
+
+
+def test_a_dead_instance_is_forgotten_and_replaced() -> None:
+    _, decision = decide(1, instance(1, State.FAILED))
+    assert [type(a) for a in decision.actions] == [Forget]
+    _, decision = decide(1, state=ControllerState(), now_s=100.0)
+    assert [type(a) for a in decision.actions] == [Start]
+
+
+def test_starts_that_keep_failing_are_spaced_out() -> None:
+    state, now_s, starts = ControllerState(), 0.0, []
+    while now_s < 60.0:
+        failed = [instance(len(starts), State.FAILED)] if starts and starts[-1] == now_s - 1 else []
+        state, decision = tick(state, Seen(now_s, (pool(1),), tuple(failed)), 1.0)
+        if any(isinstance(a, Start) for a in decision.actions):
+            starts.append(now_s)
+        now_s += 1.0
+    assert 3 <= len(starts) <= 8
+    gaps = [b - a for a, b in zip(starts, starts[1:], strict=False)]
+    assert gaps == sorted(gaps)
+
+
+def test_a_surplus_is_drained_starting_ones_first_then_the_idlest() -> None:
+    seen = (instance(1, State.READY, running=5), instance(2, State.READY, running=0), instance(3, State.STARTING))
+    _, decision = decide(1, *seen)
+    assert [a.instance_id for a in decision.actions if isinstance(a, Stop)] == ["short-3", "short-2"]
+
+
+def test_what_an_operator_holds_is_not_replaced() -> None:
+    _, decision = decide(1, instance(1, State.DRAINING, held=True))
+    assert decision.actions == ()
+
+
+def test_static_pools_are_left_alone() -> None:
+    seen = Seen(0.0, (pool(3, managed=False),), (instance(1, State.FAILED),))
+    assert tick(ControllerState(), seen, 1.0)[1].actions == ()
+
+
+def test_the_same_input_gives_the_same_decision() -> None:
+    seen = Seen(5.0, (pool(3),), (instance(1, State.READY), instance(2, State.FAILED)))
+    assert tick(ControllerState(), seen, 1.0) == tick(ControllerState(), seen, 1.0)
+
+
+@given(st.integers(0, 5), st.lists(st.sampled_from(list(State)), max_size=8))
+def test_it_reaches_the_plan_and_then_rests(wanted: int, states: list[State]) -> None:
+    instances = {f"short-{n}": instance(n, s) for n, s in enumerate(states) if s is not State.STOPPED}
+    state, now_s, number = ControllerState(), 0.0, 100
+    for _ in range(20):
+        now_s += BACKOFF_S[-1] + 1
+        state, decision = tick(state, Seen(now_s, (pool(wanted),), tuple(instances.values())), 1.0)
+        for action in decision.actions:
+            if isinstance(action, Start):
+                number += 1
+                instances[f"short-{number}"] = instance(number, State.READY, since_s=now_s)
+            elif isinstance(action, Stop | Forget):
+                instances.pop(action.instance_id)
+        if not decision.actions:
+            break
+    assert decision.actions == ()
+    assert sum(i.state in (State.READY, State.STARTING) for i in instances.values()) == wanted
