@@ -9,6 +9,7 @@ import os
 from itertools import count
 
 import msgspec
+import structlog
 
 from core.clock import Clock
 from core.errors import (
@@ -31,6 +32,8 @@ from gateway.parse import Parsed, ask_for_usage, parse, splice
 from gateway.relay import AttemptFailed, Relay
 from gateway.service import Service, header_seconds, make_ask, size_up
 from gateway.timing import Timing
+
+log = structlog.get_logger("joulegate")
 
 
 class Gateway:
@@ -97,6 +100,7 @@ class Gateway:
             return await self._tell(job, error)
         except Exception as error:  # a fault of our own must still end this answer properly, and harm no other
             self.metrics.faults.add(type(error).__name__)
+            log.exception("a fault of the gateway's own", request=job.request_id)
             job.error = f"{type(error).__name__}: {error}"
             return await self._tell(job, JoulegateError("the gateway failed to answer this request"))
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
+from typing import cast
 
 import httptools
 
@@ -61,8 +62,7 @@ class Wire(asyncio.Protocol):
         return self.reused and self.lost is not None and not self.bytes_in
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self.transport = transport
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's transports are not its subclasses
 
     def data_received(self, data: bytes) -> None:
         self.bytes_in += len(data)

@@ -1,0 +1,340 @@
+"""The shape of a configuration: every key, its default, its meaning, and the rules that no single key can state.
+
+Owns the schema and its translation into the frozen values of core/service.py. Reads no file and no environment
+(gateway/config_file.py does) and starts nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from ipaddress import ip_address
+from itertools import pairwise
+from typing import Annotated, Literal, Self, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
+
+from core.service import SIZES, Edges, InstanceLimits, LauncherSpec, PoolSpec, ServiceSpec, Slo
+
+PLACEHOLDERS = ("port", "tp", "model", "slots", "clock_mhz", "gpus")
+MIB = 1024 * 1024
+NAME = r"^[A-Za-z0-9._:/-]{1,128}$"
+HASH = r"^sha256:[0-9a-f]{64}$"
+VARIABLE = r"^([A-Za-z_][A-Za-z0-9_]*)?$"
+
+T = TypeVar("T")
+Items = Annotated[tuple[T, ...], Field(strict=False)]  # YAML has lists, the frozen value a tuple
+Name = Annotated[str, Field(pattern=NAME)]
+Hash = Annotated[str, Field(pattern=HASH)]
+Count = Annotated[int, Field(ge=1, le=1 << 40)]
+Amount = Annotated[int, Field(ge=0, le=1 << 40)]
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+Millis = Annotated[float, Field(gt=0, le=86_400_000)]
+Problems = Iterator[tuple[tuple[str | int, ...], str]]  # where below the section, and a sentence
+
+
+class Section(BaseModel):
+    """A part of the configuration. Unknown keys and wrong types are refused: "8000" is no number here.
+    `check` yields what is wrong between keys; it runs once every key for itself is right."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    def check(self) -> Problems:
+        yield from ()
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        problems = [
+            InitErrorDetails(type=PydanticCustomError("check", "{reason}", {"reason": sentence}), loc=where, input=None)
+            for where, sentence in self.check()
+        ]
+        if problems:  # raised as one, so that each problem keeps its own place and all are told at once
+            raise ValidationError.from_exception_data(type(self).__name__, problems)
+        return self
+
+
+class Listen(Section):
+    host: str = Field(default="127.0.0.1", min_length=1, description="Address to listen on. Without keys: loopback.")
+    port: int = Field(default=8080, ge=0, le=65_535, description="TCP port. 0 = any free one.")
+
+    def loopback(self) -> bool:
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+class AdminKey(Section):
+    name: Name = Field(description="Whose key it is; appears in logs and in the run log.")
+    hash: Hash = Field(description='"sha256:" and the SHA-256 of the key in hex. The key itself is never stored.')
+
+
+class ClientKey(AdminKey):
+    services: Items[Name] | None = Field(default=None, description="Services that the key may use. null = all.")
+    requests_per_minute: Count | None = Field(default=None, description="Requests per minute. null = no limit.")
+
+
+class Auth(Section):
+    keys: Items[ClientKey] = Field(default=(), description="Keys of clients. None = open, on loopback only.")
+    admin_keys: Items[AdminKey] = Field(default=(), description="Keys for /admin. None = open, on loopback only.")
+
+    def check(self) -> Problems:
+        for group, keys in (("keys", self.keys), ("admin_keys", self.admin_keys)):
+            yield from _repeated((group,), "name", [key.name for key in keys], "key name")
+            yield from _repeated((group,), "hash", [key.hash for key in keys], "hash", show=False)
+
+
+class Limits(Section):
+    max_body_bytes: Count = Field(default=8 * MIB, description="Largest request body; longer ones get 413.")
+    max_header_bytes: Count = Field(default=64 * 1024, description="Largest request head; longer ones get 431.")
+    max_streams: Count = Field(default=1024, description="Requests at once over all services; more get 429.")
+    max_queue: Amount = Field(default=512, description="Requests that may wait per service; more get 429.")
+    max_wait_s: Seconds = Field(default=60.0, description="Longest wait for a free slot; then 503.")
+    body_timeout_s: Seconds = Field(default=30.0, description="Time a client has to send its body; then 408.")
+    header_timeout_s: Seconds = Field(default=10.0, description="Time a client has to send its request head.")
+    connect_timeout_s: Seconds = Field(default=2.0, description="Time to connect to an instance.")
+    first_byte_timeout_s: Seconds = Field(default=300.0, description="Time an instance has to begin; then 504.")
+    stall_timeout_s: Seconds = Field(default=60.0, description="Longest silence in the middle of an answer.")
+    drain_timeout_s: Seconds = Field(default=30.0, description="Time that running answers have to end at shutdown.")
+    retries: int = Field(default=2, ge=0, le=16, description="Other instances tried before the first byte.")
+
+
+class Health(Section):
+    interval_s: Seconds = Field(default=2.0, description="Time between two probes of an instance.")
+    timeout_s: Seconds = Field(default=2.0, description="Time a probe may take.")
+    fall: Count = Field(default=3, description="Failed probes in a row that make an instance not ready.")
+    rise: Count = Field(default=1, description="Good probes in a row that make it ready again.")
+
+
+class Breaker(Section):
+    failures: Count = Field(default=3, description="Failed requests in a row that take an instance out of routing.")
+    backoff_s: Seconds = Field(default=1.0, description="First pause before it is tried again; doubles each time.")
+    backoff_max_s: Seconds = Field(default=30.0, description="Longest such pause.")
+
+    def check(self) -> Problems:
+        if self.backoff_max_s < self.backoff_s:
+            yield ("backoff_max_s",), f"must be at least backoff_s ({self.backoff_s:g}), not {self.backoff_max_s:g}"
+
+
+class Controller(Section):
+    mode: Literal["shadow", "advise", "enforce"] = Field(
+        default="enforce", description="shadow = decide and log, advise = offer for approval, enforce = do."
+    )
+    interval_s: Seconds = Field(default=1.0, description="Longest time between two ticks.")
+
+
+class RunLogConfig(Section):
+    path: str | None = Field(default="build/run.jsonl", min_length=1, description="JSONL file. null = off.")
+    max_bytes: Count = Field(default=64 * MIB, description="Size at which the file becomes FILE.1.")
+    keep: int = Field(default=3, ge=0, le=1000, description="Old files kept: FILE.1 (newest) to FILE.n. 0 = none.")
+
+
+class TtftConfig(Section):
+    S: Millis = Field(default=250.0, description="For short prompts.")
+    M: Millis = Field(default=400.0, description="For medium prompts.")
+    L: Millis = Field(default=2000.0, description="For long prompts.")
+
+
+class SloConfig(Section):
+    ttft_p99_ms: TtftConfig = Field(default_factory=TtftConfig, description="Time to first token, p99, by input size.")
+    tbt_p99_ms: Millis = Field(default=100.0, description="Time between output tokens, p99.")
+
+
+class EdgesConfig(Section):
+    input: Items[Count] = Field(default=(256, 1024, 8192), min_length=3, max_length=3, description="Prompts: S, M, L.")
+    output: Items[Count] = Field(default=(100, 350), min_length=2, max_length=2, description="Answers: S, M.")
+
+    def check(self) -> Problems:
+        for name, edges in (("input", self.input), ("output", self.output)):
+            if any(low >= high for low, high in pairwise(edges)):
+                yield (name,), f"edges must rise from one to the next, not {list(edges)}"
+
+
+class PoolConfig(Section):
+    name: Name = Field(description="The pool's name, unique in its service.")
+    serves: Items[Literal["S", "M", "L"]] = Field(min_length=1, description="Answer sizes it serves first: S, M, L.")
+    instances: Amount = Field(default=1, description="Instances at the start. Static: the number of `urls`.")
+    tp: int = Field(default=1, ge=1, le=1024, description="Tensor parallelism: GPUs per instance.")
+    clock_mhz: Amount = Field(default=0, description="GPU clock at the start. 0 = the GPU's own default.")
+    slots: Count = Field(default=128, description="Sequences that an instance may run at once (vLLM --max-num-seqs).")
+    kv_tokens: Amount = Field(default=0, description="Tokens of KV cache of an instance. 0 = not known.")
+    urls: Items[str] = Field(default=(), description="Static launcher only: http://HOST:PORT of each instance.")
+
+    def check(self) -> Problems:
+        if len(set(self.serves)) != len(self.serves):
+            yield ("serves",), f"names a size twice: {list(self.serves)}"
+        for index, url in enumerate(self.urls):
+            if reason := _url_problem(url):
+                yield ("urls", index), reason
+        if self.urls and "instances" in self.model_fields_set and self.instances != len(self.urls):
+            yield ("instances",), f"{self.instances} instances but {len(self.urls)} urls; leave `instances` out"
+
+
+class LauncherConfig(Section):
+    kind: Literal["emulated", "process", "static"] = Field(
+        description="emulated = joulegate's own engine, process = `argv`, static = servers at `urls` run by others."
+    )
+    argv: Items[str] = Field(default=(), description="Process only: the command. See below for {port} and others.")
+    env: Mapping[str, str] = Field(default={}, description="Added to the environment; the same {...} as in `argv`.")
+    start_timeout_s: Seconds = Field(default=120.0, description="Time an instance has to become healthy.")
+    stop_timeout_s: Seconds = Field(default=10.0, description="Time between SIGTERM and SIGKILL.")
+    log_dir: str = Field(default="build/logs", min_length=1, description="Folder for the output of the instances.")
+
+    def check(self) -> Problems:
+        if self.kind == "process" and not self.argv:
+            yield ("argv",), "the process launcher needs a command here"
+        if self.kind != "process" and self.argv:
+            yield ("argv",), f"only the process launcher runs a command; kind is {self.kind}"
+        texts = [*self.argv, *self.env.values()]
+        if self.kind == "process" and self.argv and not any("{port}" in text for text in texts):
+            yield ("argv",), "{port} appears nowhere; each instance needs a port of its own"
+        for word in sorted({word for text in texts for word in re.findall(r"\{([a-z_]+)\}", text)} - {*PLACEHOLDERS}):
+            yield ("argv",), f"{{{word}}} is not known; known: {' '.join(f'{{{p}}}' for p in PLACEHOLDERS)}"
+
+
+class ServiceConfig(Section):
+    model: str = Field(min_length=1, description="What the engines call the model.")
+    context_tokens: Count = Field(default=8192, description="Longest prompt plus answer (vLLM --max-model-len).")
+    profile: str = Field(default="", description="Engine model in profiles/models.yaml. Empty = energy not known.")
+    tokenizer: str = Field(default="", description="Path of a tokenizer.json, for exact prompt counts near an edge.")
+    embeddings: bool = Field(default=False, description="Serves /v1/embeddings rather than answers.")
+    engine_api_key_env: str = Field(
+        default="", pattern=VARIABLE, description="Environment variable that holds the engines' API key."
+    )
+    engine_priority: bool = Field(default=False, description="Engines run with --scheduling-policy priority.")
+    slo: SloConfig = Field(default_factory=SloConfig, description="Latency promises.")
+    edges: EdgesConfig = Field(default_factory=EdgesConfig, description="Class edges in tokens, upper edge inclusive.")
+    pools: Items[PoolConfig] = Field(min_length=1, description="Pools, shortest answers first.")
+    launcher: LauncherConfig = Field(description="How instances come to be.")
+
+    def check(self) -> Problems:
+        yield from _repeated(("pools",), "name", [pool.name for pool in self.pools], "pool name")
+        yield from self._check_sizes()
+        yield from self._check_urls()
+        if self.launcher.kind != "static" and not any(pool.instances for pool in self.pools):
+            yield ("pools",), "no pool has an instance"
+        if self.launcher.kind == "emulated":
+            yield from self._check_emulated()
+
+    def _check_sizes(self) -> Problems:
+        longest = [max(SIZES.index(size) for size in pool.serves) for pool in self.pools]
+        for index, (before, here) in enumerate(pairwise(longest), 1):
+            if here < before:
+                yield ("pools", index, "serves"), "pools go from short answers to long ones; move it further up"
+        if max(longest) < SIZES.index("L"):
+            unserved = " and ".join(SIZES[max(longest) + 1 :])
+            yield ("pools",), f"no pool serves {unserved} answers, nor longer ones; add {unserved} to the last pool"
+
+    def _check_urls(self) -> Problems:
+        static = self.launcher.kind == "static"
+        seen: set[str] = set()
+        for index, pool in enumerate(self.pools):
+            if static and not pool.urls:
+                yield ("pools", index, "urls"), "the static launcher needs the URLs of its servers here"
+            if not static and pool.urls:
+                yield ("pools", index, "urls"), f"only the static launcher takes urls; kind is {self.launcher.kind}"
+            for at, url in enumerate(pool.urls):
+                if (plain := url.rstrip("/").lower()) in seen:
+                    yield ("pools", index, "urls", at), f"{url} is listed twice; its slots would be counted twice"
+                seen.add(plain)
+
+    def _check_emulated(self) -> Problems:
+        known = _engine_models()
+        if known is not None and self.profile not in known:
+            yield ("profile",), f'the emulated launcher needs one of {", ".join(sorted(known))}, not "{self.profile}"'
+        for index, pool in enumerate(self.pools):
+            if not pool.clock_mhz:
+                yield ("pools", index, "clock_mhz"), "an emulated GPU needs a clock, e.g. 1980"
+
+
+class Config(Section):
+    """A joulegate configuration."""
+
+    listen: Listen = Field(default_factory=Listen, description="Where clients connect.")
+    auth: Auth = Field(default_factory=Auth, description="Who may do what.")
+    limits: Limits = Field(default_factory=Limits, description="Bounds on sizes, numbers and waits.")
+    health: Health = Field(default_factory=Health, description="Probes of instances.")
+    breaker: Breaker = Field(default_factory=Breaker, description="When a failing instance is left alone.")
+    controller: Controller = Field(default_factory=Controller, description="Chooses instances and clocks.")
+    run_log: RunLogConfig = Field(default_factory=RunLogConfig, description="A row per request and tick; no prompts.")
+    services: Mapping[Name, ServiceConfig] = Field(min_length=1, description="Served models by the name clients use.")
+
+    def check(self) -> Problems:
+        if not self.listen.loopback():
+            for group, keys in (("keys", self.auth.keys), ("admin_keys", self.auth.admin_keys)):
+                if not keys:
+                    where = f"listen.host is {self.listen.host}, which others can reach"
+                    yield ("auth", group), f"{where}: add a key, or listen on 127.0.0.1"
+        for index, key in enumerate(self.auth.keys):
+            for at, service in enumerate(key.services or ()):
+                if service not in self.services:
+                    yield ("auth", "keys", index, "services", at), f'there is no service "{service}"'
+
+
+def _repeated(where: tuple[str, ...], key: str, values: Sequence[str], what: str, show: bool = True) -> Problems:
+    for index, value in enumerate(values):
+        if (first := values.index(value)) < index:
+            yield (*where, index, key), f"{what}{f' {value!r}' if show else ''} is already used by number {first + 1}"
+
+
+def _url_problem(url: str) -> str | None:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        return f"is no URL: {error}"
+    if parts.scheme != "http":
+        return "must start with http:// (instances are spoken to without TLS)"
+    if not parts.hostname or port == 0 or parts.username is not None or re.search(r"[\s\x00-\x1f\\]", url):
+        return "must be http://HOST:PORT"
+    if parts.path not in ("", "/") or parts.query or parts.fragment:
+        return "must end after the port; joulegate adds the path itself, /v1 too"
+    return None
+
+
+def _engine_models() -> tuple[str, ...] | None:
+    """Imported at need: only emulated services pay for reading the profiles. None where they are not installed."""
+    try:
+        from profiles.engine_model import engine_model_names
+    except ImportError:
+        return None
+    return tuple(engine_model_names())
+
+
+def to_services(config: Config) -> tuple[ServiceSpec, ...]:
+    """The services as the frozen values that the rest of the gateway reads; milliseconds become seconds here."""
+    return tuple(_service(name, service) for name, service in config.services.items())
+
+
+def _service(name: str, service: ServiceConfig) -> ServiceSpec:
+    ttft, launcher = service.slo.ttft_p99_ms, service.launcher
+    first, second, third = service.edges.input
+    low, high = service.edges.output
+    return ServiceSpec(
+        name=name,
+        model=service.model,
+        context_tokens=service.context_tokens,
+        slo=Slo({"S": ttft.S / 1e3, "M": ttft.M / 1e3, "L": ttft.L / 1e3}, service.slo.tbt_p99_ms / 1e3),
+        edges=Edges((first, second, third), (low, high)),
+        pools=tuple(_pool(pool) for pool in service.pools),
+        launcher=LauncherSpec(**{**dict(launcher), "env": dict(launcher.env)}),
+        profile=service.profile,
+        tokenizer=service.tokenizer,
+        embeddings=service.embeddings,
+        engine_api_key_env=service.engine_api_key_env,
+        engine_priority=service.engine_priority,
+    )
+
+
+def _pool(pool: PoolConfig) -> PoolSpec:
+    return PoolSpec(
+        name=pool.name,
+        serves=pool.serves,
+        instances=len(pool.urls) or pool.instances,
+        tp=pool.tp,
+        clock_mhz=pool.clock_mhz,
+        limits=InstanceLimits(pool.slots, pool.kv_tokens),
+        urls=tuple(url.rstrip("/") for url in pool.urls),
+    )
