@@ -1,0 +1,61 @@
+# Everything runs in .venv, made from the hashed lock; .venv/bin/joulegate is the command.
+# `make help` lists the targets.
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= python3
+CONFIG ?= configs/dev.yaml
+TRACE ?= ../shared/data/azure_llm_2023/AzureLLMInferenceTrace_conv.csv
+MINUTES ?= 10
+STAMP := $(VENV)/.installed
+
+.PHONY: help install serve test test-unit test-e2e test-vllm check format lock replay clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+install: $(STAMP) ## make .venv from the lock
+
+# uv installs in seconds what pip installs in a minute; it comes from the same lock, by hash.
+$(STAMP): requirements.lock requirements-uv.lock pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-uv.lock
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python --compile-bytecode --require-hashes requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	touch $(STAMP)
+
+serve: install ## gateway, controller and three emulated pools on 127.0.0.1:8080; Ctrl-C ends all of it
+	$(BIN)/joulegate serve $(CONFIG)
+
+test: install ## all tests but those that need vLLM
+	$(BIN)/pytest tests --ignore=tests/vllm
+
+test-unit: install ## the pure tests, seconds
+	$(BIN)/pytest tests/unit
+
+test-e2e: install ## the gateway as a process, official clients, faults
+	$(BIN)/pytest tests/e2e tests/contract
+
+test-vllm: install ## three real vLLM servers on the CPU behind the gateway, compared byte by byte
+	bash tests/vllm/install.sh
+	$(BIN)/pytest tests/vllm -s
+
+check: install ## lint, types, import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: install ## lay the code out
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lock: ## resolve the dependencies anew
+	$(BIN)/uv pip compile --quiet --generate-hashes --no-annotate --no-header --group dev pyproject.toml --python-version 3.11 -o requirements.lock
+	echo uv | $(BIN)/uv pip compile --quiet --generate-hashes --no-annotate --no-header --python-version 3.11 - -o requirements-uv.lock
+
+replay: install ## MINUTES of TRACE live through the emulated pools: TTFT and TBT per class, errors, pool shares
+	$(BIN)/python bench/replay.py $(TRACE) --minutes $(MINUTES) --out build/replay.json
+
+clean: ## remove what make made
+	rm -rf $(VENV) .venv-vllm build
