@@ -43,6 +43,7 @@ PLAIN: dict[str, tuple[re.Pattern[str], Callable[[str], object]]] = {
 WANTED = {  # pydantic's error types in a user's words
     "model_type": "must be a mapping of keys",
     "mapping_type": "must be a mapping of keys",
+    "dict_type": "must be a mapping of keys",
     "tuple_type": "must be a list",
     "string_type": "must be text; put it in quotes",
     "int_type": "must be a whole number",
@@ -59,7 +60,7 @@ SECRET = {"auth", "env", "engine_api_key_env"}  # below these a value is never r
 
 KeyPath = tuple[str | int, ...]
 Origin = tuple[str, int | None]  # file, variable or option; line
-Place = Callable[[yaml.Node], Origin]
+Place = Callable[[yaml.Mark], Origin]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class ConfigError(Exception):
 def load_config(path: str | Path, env: Mapping[str, str], overrides: Sequence[str] = ()) -> Config:
     """Reads, merges and checks. Raises ConfigError and nothing else, whatever the input."""
     draft = _Draft(str(path))
-    draft.value = draft.parse(_text(path), (), str(path), lambda node: (str(path), node.start_mark.line + 1))
+    draft.value = draft.parse(_text(path), (), str(path), lambda mark: (str(path), mark.line + 1))
     draft.stop_if_wrong()
     if not isinstance(draft.value, dict):
         draft.report((), "the file must hold keys and values, e.g. listen: {port: 8080}")
@@ -190,7 +191,7 @@ class _Draft:
             return self._read(_Loader(text).get_single_node(), path, place)
         except yaml.MarkedYAMLError as error:
             mark: Any = error.problem_mark or error.context_mark
-            self.report(path, _yaml_message(error), place(yaml.ScalarNode("", "", mark)) if mark else None)
+            self.report(path, _yaml_message(error), place(mark) if mark else None)
         except (yaml.YAMLError, ValueError, OverflowError):  # control characters, escapes beyond Unicode
             self.report(path, "holds a character or a number that no text file has")
         return None
@@ -202,26 +203,29 @@ class _Draft:
         if isinstance(node, yaml.MappingNode) and kind == "map":
             return self._read_mapping(node, path, place)
         if isinstance(node, yaml.SequenceNode) and kind == "seq":
-            self._origins |= {(*path, index): place(item) for index, item in enumerate(node.value)}
+            self._origins |= {(*path, index): place(item.start_mark) for index, item in enumerate(node.value)}
             return [self._read(item, (*path, index), place) for index, item in enumerate(node.value)]
         if isinstance(node, yaml.ScalarNode) and kind in PLAIN:
             form, convert = PLAIN[kind]
             if form.fullmatch(node.value):
                 return convert(node.value)
-        self.report(path, f"is no {kind}, or that is a YAML tag that is not taken", place(node))
+        message = f"is no {kind}" if kind in PLAIN else f"the YAML tag {node.tag} is not taken"
+        self.report(path, message, place(node.start_mark))
         return None
 
     def _read_mapping(self, node: yaml.MappingNode, path: KeyPath, place: Place) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode) or not PLAIN["str"][0].fullmatch(key.value):
-                self.report(path, "a key must be a plain word", place(key))
+                self.report(path, "a key must be a plain word", place(key.start_mark))
                 continue
             here = (*path, key.value)
             if key.value in found:
-                self.report(here, f"the key is here twice; first in line {self._origins[here][1]}", place(key))
+                self.report(
+                    here, f"the key is here twice; first in line {self._origins[here][1]}", place(key.start_mark)
+                )
                 continue
-            self._origins[here] = place(key)
+            self._origins[here] = place(key.start_mark)
             found[key.value] = self._read(value, here, place)
         return found
 
@@ -232,7 +236,7 @@ class _Draft:
         except LookupError as error:
             self.report((), str(error.args[0]), (source, None))
             return
-        value = self.parse(text, path, source, lambda node: (source, None))
+        value = self.parse(text, path, source, lambda mark: (source, None))
         parent = self.value
         for key in path[:-1]:
             if isinstance(parent, dict) and parent.get(key) is None:

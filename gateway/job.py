@@ -40,9 +40,10 @@ def make_row(job: Job, outcome: Outcome, wall_s: float, now_s: float) -> dict[st
     timing, sized, parsed, spec = job.timing, job.sized, job.parsed, job.service.spec if job.service else None
     output_tokens = job.usage[1] if job.usage else 0
     stream = parsed.stream if parsed else False
+    size_class = sized.name if sized and job.route.generates else None
     row: dict[str, object] = {
         "kind": "request", "t": wall_s, "id": job.request_id, "key": job.identity.name, "route": job.route.path,
-        "service": spec.name if spec else None, "stream": stream, "class": sized.name if sized and job.route.generates else None,
+        "service": spec.name if spec else None, "stream": stream, "class": size_class,
         "pool": job.pool or None, "instance": job.instance or None, "outcome": outcome.value, "status": job.status,
         "error": job.error or None, "attempts": job.attempts, "e2e_s": round(now_s - job.received_s, 6),
     }  # fmt: skip

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
 
-from profiles.engine_model import load_engine_model
 from prometheus_client.core import Metric
 from prometheus_client.registry import CollectorRegistry
 
@@ -26,9 +25,10 @@ from gateway.service import Service
 from pools.admission import Admission
 from pools.cluster import LiveCluster
 from pools.fleet import Fleet, FleetLimits
-from pools.launcher import Launcher, ProcessLauncher, StaticLauncher, end_leftovers
+from pools.launcher import GpuBook, Launcher, ProcessLauncher, StaticLauncher, end_leftovers
 from predictor.length import RunningLengths
 from predictor.tokens import ExactCount
+from profiles.engine_model import load_engine_model
 
 
 @dataclass(slots=True)
@@ -44,24 +44,25 @@ class Running:
     cluster: LiveCluster
     controller: Controller
     admin_keyring: Keyring
-    ids: Ids
+    shared: Shared
     generation: int = 1
 
 
-class Ids:
-    """Instance ids, unique in this process: pool name and a number."""
+class Shared:
+    """What all services of this process draw from: instance ids (pool name and a number) and GPUs."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
+        self.gpus = GpuBook()
 
-    def new(self, pool: str) -> str:
+    def new_id(self, pool: str) -> str:
         return f"{pool.replace('/', '-')}-{next(self._numbers)}"
 
 
 def build(config: Config, clock: Clock, recorder: Recorder, environment: Mapping[str, str]) -> Running:
     """Wires all parts together. Raises ConfigError-like BadRequest when a file that the configuration names is bad."""
-    ids = Ids()
-    services = {s.name: make_service(s, config, clock, recorder, ids, environment) for s in to_services(config)}
+    shared = Shared()
+    services = {s.name: make_service(s, config, clock, recorder, shared, environment) for s in to_services(config)}
     metrics, registry = Metrics(), CollectorRegistry()
     registry.register(metrics)
     cluster = LiveCluster(
@@ -74,32 +75,41 @@ def build(config: Config, clock: Clock, recorder: Recorder, environment: Mapping
     controller = Controller(cluster, clock, recorder, interval_s=config.controller.interval_s)
     metrics.gauges = lambda: live_gauges(gateway, controller)
     return Running(
-        config, clock, recorder, metrics, registry, gateway, cluster, controller, Keyring(config.auth.admin_keys), ids
+        config,
+        clock,
+        recorder,
+        metrics,
+        registry,
+        gateway,
+        cluster,
+        controller,
+        Keyring(config.auth.admin_keys),
+        shared,
     )
 
 
 def make_service(
-    spec: ServiceSpec, config: Config, clock: Clock, recorder: Recorder, ids: Ids, environment: Mapping[str, str]
+    spec: ServiceSpec, config: Config, clock: Clock, recorder: Recorder, shared: Shared, environment: Mapping[str, str]
 ) -> Service:
     def note(kind: str, fields: dict[str, object]) -> None:
         recorder.record({"kind": kind, "t": clock.wall_s(), "service": spec.name, **fields})
 
     admission = Admission(spec, clock, max_queue=config.limits.max_queue, max_wait_s=config.limits.max_wait_s)
-    launcher = make_launcher(spec, environment)
+    launcher = make_launcher(spec, environment, shared.gpus)
     model = load_engine_model(spec.profile) if spec.profile else None
     limits = FleetLimits(
         config.limits.connect_timeout_s, config.health.fall, config.health.rise,
         config.breaker.failures, config.breaker.backoff_s, config.breaker.backoff_max_s,
     )  # fmt: skip
-    fleet = Fleet(spec, launcher, admission, model, clock, limits, note, ids.new)
+    fleet = Fleet(spec, launcher, admission, model, clock, limits, note, shared.new_id)
     exact = ExactCount(spec.tokenizer) if spec.tokenizer and os.path.exists(spec.tokenizer) else None
     return Service(fleet, admission, RunningLengths(), exact=exact)
 
 
-def make_launcher(spec: ServiceSpec, environment: Mapping[str, str]) -> Launcher:
+def make_launcher(spec: ServiceSpec, environment: Mapping[str, str], gpus: GpuBook) -> Launcher:
     if spec.launcher.kind == "static":
         return StaticLauncher()
-    return ProcessLauncher(spec, environment)
+    return ProcessLauncher(spec, environment, gpus)
 
 
 def end_all_leftovers(running: Running) -> list[str]:
@@ -131,7 +141,7 @@ def apply_config(running: Running, new: Config, environment: Mapping[str, str]) 
         raise Conflict("this change needs a restart: " + "; ".join(blocked), code="restart_needed")
     try:
         added = {
-            name: make_service(spec, new, running.clock, running.recorder, running.ids, environment)
+            name: make_service(spec, new, running.clock, running.recorder, running.shared, environment)
             for name, spec in specs.items()
             if name not in old
         }

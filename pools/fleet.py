@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from profiles.engine_model import EngineModel
-
 from core.clock import Clock
 from core.instances import SeenInstance, SeenPool, State
 from core.service import PoolSpec, ServiceSpec
@@ -18,6 +16,7 @@ from pools.breaker import Breaker
 from pools.connection import Wires
 from pools.instance import Instance
 from pools.launcher import Launcher, Place, place_of
+from profiles.engine_model import EngineModel
 
 Event = Callable[[str, dict[str, object]], None]
 
@@ -87,8 +86,13 @@ class Fleet:
         if pool is None:
             return None
         instance_id = self._new_id(pool.name)
-        place = self.launcher.start(instance_id, pool)
         self._event("instance_starting", {"instance": instance_id, "pool": pool_name, "reason": reason})
+        try:
+            place = self.launcher.start(instance_id, pool)
+        except OSError as error:  # its program is missing, or the host is out of processes: a failed start like others
+            self._add(instance_id, Place("127.0.0.1", 0), pool, adopted=False)
+            self._move(self.members[instance_id], State.FAILED, f"cannot be started: {error}")
+            return instance_id
         return self._add(instance_id, place, pool, adopted=False)
 
     def drain(self, instance_id: str, reason: str, *, resumable: bool = False) -> None:
@@ -133,7 +137,7 @@ class Fleet:
                     self.forget(instance.id)
             elif member.stopping_since_s is not None:
                 self._continue_stopping(member, now_s)
-            elif not self.launcher.alive(instance.id):
+            elif instance.state is not State.FAILED and not self.launcher.alive(instance.id):
                 self._move(member, State.FAILED, "its process ended")
             elif instance.state is State.STARTING and now_s - instance.since_s > self.spec.launcher.start_timeout_s:
                 self._move(member, State.FAILED, f"not ready within {self.spec.launcher.start_timeout_s:g} s")

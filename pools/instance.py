@@ -7,12 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import TracebackType
 
-from profiles.engine_model import EngineModel
-
 from core.instances import State
 from core.request import Ask
 from core.service import PoolSpec
 from pools.breaker import Breaker
+from profiles.engine_model import EngineModel
 
 
 class Instance:

@@ -32,6 +32,23 @@ class Place:
     port: int
 
 
+class GpuBook:
+    """Which GPU indices of this host each instance has. One per process, shared by all launchers."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, tuple[int, ...]] = {}
+
+    def take(self, holder: str, number: int) -> tuple[int, ...]:
+        """The lowest free run of `number` neighbours that starts at a multiple of it: such a group shares its links."""
+        taken = {gpu for held in self._held.values() for gpu in held}
+        start = next(s for s in range(0, 1 << 20, number) if not taken & set(range(s, s + number)))
+        self._held[holder] = tuple(range(start, start + number))
+        return self._held[holder]
+
+    def give_back(self, holder: str) -> None:
+        self._held.pop(holder, None)
+
+
 class Launcher(Protocol):
     """`managed` says whether instances can be started and stopped at all."""
 
@@ -64,8 +81,9 @@ class ProcessLauncher:
 
     managed = True
 
-    def __init__(self, service: ServiceSpec, environment: Mapping[str, str]) -> None:
+    def __init__(self, service: ServiceSpec, environment: Mapping[str, str], gpus: GpuBook) -> None:
         self._service = service
+        self._gpus = gpus
         self._environment = dict(environment)
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -74,6 +92,8 @@ class ProcessLauncher:
         spec = self._service.launcher
         argv = EMULATED_ARGV if spec.kind == "emulated" else spec.argv
         values = self._values(place, pool)
+        if any("{gpus}" in word for word in (*argv, *spec.env.values())):
+            values["gpus"] = ",".join(str(gpu) for gpu in self._gpus.take(instance_id, pool.tp))
         environment = (
             self._environment
             | {k: _fill(v, values) for k, v in spec.env.items()}
@@ -107,6 +127,7 @@ class ProcessLauncher:
         _kill_session(child.pid)
         child.wait()
         del self._children[instance_id]
+        self._gpus.give_back(instance_id)
 
     def _values(self, place: Place, pool: PoolSpec) -> dict[str, str]:
         service = self._service

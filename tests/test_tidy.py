@@ -66,7 +66,9 @@ def test_no_global_statements_and_a_docstring_each(path: Path) -> None:
 
 
 def test_imports_start_nothing() -> None:
-    modules = [name(f).removesuffix(".py").replace("/", ".") for f in FILES if f.name not in ("__init__.py", "__main__.py")]
+    modules = [
+        name(f).removesuffix(".py").replace("/", ".") for f in FILES if f.name not in ("__init__.py", "__main__.py")
+    ]
     code = (
         "import threading, os, sys, importlib\n"
         f"before = set(os.listdir('/proc/self/fd'))\nfor m in {modules!r}: importlib.import_module(m)\n"

@@ -1,0 +1,120 @@
+"""Timing, histograms, dialects, GPU books, traces: parts too small for a file of their own."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from core.errors import Overloaded
+from core.histogram import Histogram
+from gateway.dialect import Dialect, error_body, error_event, is_shaped, reshape
+from gateway.timing import Timing
+from pools.launcher import GpuBook
+from simulator.trace import Arrival, TraceError, read_azure, window
+
+
+def test_a_merged_chunk_is_as_many_gaps_as_it_has_events() -> None:
+    timing = Timing(0.0, 1.0, 0.1)
+    timing.chunk(0.5, 2)
+    timing.chunk(0.77, 3)
+    assert timing.ttft_s == 0.5
+    assert timing.gaps == 3 and timing.gaps_late == 0
+    assert timing.gap_times.total == pytest.approx(0.27)
+
+
+@pytest.mark.parametrize(("late", "attained"), [(1, True), (2, True), (3, False)])
+def test_one_percent_of_gaps_may_be_late(late: int, attained: bool) -> None:
+    timing = Timing(0.0, 1.0, 0.1)
+    now_s = 0.5
+    timing.chunk(now_s, 1)
+    for gap in range(150):
+        now_s += 0.2 if gap < late else 0.05
+        timing.chunk(now_s, 1)
+    assert timing.attained(stream=True, output_tokens=151, ended_s=now_s) is attained
+
+
+def test_a_late_first_token_is_a_miss_whatever_follows() -> None:
+    timing = Timing(0.0, 0.25, 0.1)
+    timing.chunk(0.26, 1)
+    assert not timing.attained(stream=True, output_tokens=1, ended_s=0.26)
+
+
+def test_a_whole_answer_has_its_tokens_time() -> None:
+    timing = Timing(0.0, 0.25, 0.1)
+    assert timing.attained(stream=False, output_tokens=10, ended_s=1.25)
+    assert not timing.attained(stream=False, output_tokens=10, ended_s=1.26)
+
+
+@given(st.lists(st.floats(0, 1000), max_size=50))
+def test_a_histogram_loses_nothing(values: list[float]) -> None:
+    one, two = Histogram(), Histogram()
+    for value in values:
+        one.add(value)
+    two.merge(one)
+    assert two.count == len(values)
+    assert two.total == pytest.approx(sum(values))
+    for bound_index, bound in enumerate(two.bounds):
+        assert sum(two.counts[: bound_index + 1]) == sum(v <= bound for v in values)
+
+
+@pytest.mark.parametrize("said", [b'{"detail":"Not Found"}', b'{"error":"Unauthorized"}', b"<html>", b"", b"null", b"[1]"])
+@pytest.mark.parametrize("dialect", list(Dialect))
+def test_every_error_of_an_engine_gets_the_clients_shape(said: bytes, dialect: Dialect) -> None:
+    assert is_shaped(dialect, reshape(dialect, 404, said))
+
+
+def test_an_error_that_is_right_already_passes_byte_for_byte() -> None:
+    said = b'{"error": {"message":"m","type":"BadRequestError","param":null,"code":400}}'
+    assert reshape(Dialect.OPENAI, 400, said) is said
+    assert json.loads(reshape(Dialect.ANTHROPIC, 400, said))["error"] == {"type": "invalid_request_error", "message": "m"}
+
+
+@pytest.mark.parametrize("dialect", list(Dialect))
+def test_errors_in_streams_are_one_event_that_carries_the_same(dialect: Dialect) -> None:
+    error = Overloaded("full", retry_after_s=1)
+    event = error_event(dialect, error)
+    assert event.count(b"\n\n") == 1 and event.endswith(b"\n\n")
+    body = json.loads(event.partition(b"data: ")[2])
+    assert body["error"]["message"] == "full" == json.loads(error_body(dialect, error))["error"]["message"]
+
+
+@given(st.lists(st.tuples(st.sampled_from([1, 2, 4, 8]), st.booleans()), max_size=30))
+def test_no_gpu_is_held_twice_and_groups_are_neighbours(steps: list[tuple[int, bool]]) -> None:
+    book, held = GpuBook(), {}
+    for number, (tp, give_back) in enumerate(steps):
+        held[number] = book.take(str(number), tp)
+        assert list(held[number]) == list(range(held[number][0], held[number][0] + tp)) and held[number][0] % tp == 0
+        if give_back:
+            book.give_back(str(number))
+            del held[number]
+        gpus = [gpu for group in held.values() for gpu in group]
+        assert len(gpus) == len(set(gpus))
+
+
+def test_reads_an_azure_trace(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n"
+    )
+    arrivals = list(read_azure(file))
+    assert [(a.input_tokens, a.output_tokens) for a in arrivals] == [(374, 44), (396, 109)]
+    assert arrivals[1].at_s == pytest.approx(4.314579)
+    assert window(arrivals, 4.0, 10.0) == [Arrival(pytest.approx(0.314579), 396, 109)]
+
+
+def test_reads_the_layout_of_2024(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-10 00:00:00.009930+00:00,5,6\n")
+    assert list(read_azure(file)) == [Arrival(0.0, 5, 6)]
+
+
+@pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,2\n",
+                                  "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,x,2\n"])  # fmt: skip
+def test_what_is_no_trace_is_told(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text(text)
+    with pytest.raises(TraceError, match=r"t\.csv"):
+        list(read_azure(file))
