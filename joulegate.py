@@ -132,6 +132,7 @@ def engine(
     tp: Annotated[int, typer.Option(help="Tensor parallelism.")] = 4,
     clock_mhz: Annotated[int, typer.Option(help="GPU clock.")] = 1980,
     max_num_seqs: Annotated[int, typer.Option(help="Sequences that run at once.")] = 128,
+    max_num_batched_tokens: Annotated[int, typer.Option(help="Tokens in a step, prefill and decode together.")] = 2048,
     speed: Annotated[float, typer.Option(help="Times real time.")] = 1.0,
     served_model_name: Annotated[str | None, typer.Option(help="Model name; default: the profile's.")] = None,
     max_model_len: Annotated[int, typer.Option(help="Context length in tokens.")] = 8192,
@@ -140,14 +141,26 @@ def engine(
 ) -> None:
     """Run one emulated vLLM server. It speaks vLLM's HTTP; its text is made up and its times and watts are modelled."""
     import uvloop
+
     from simulator.server import EngineOptions, run_engine
 
     options = EngineOptions(
-        port=port, profile=profile, tp=tp, clock_mhz=clock_mhz, max_num_seqs=max_num_seqs, speed=speed,
-        served_model_name=served_model_name or profile, max_model_len=max_model_len, runner=runner,
+        port=port,
+        profile=profile,
+        tp=tp,
+        clock_mhz=clock_mhz,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_batched_tokens,
+        speed=speed,
+        served_model_name=served_model_name or profile,
+        max_model_len=max_model_len,
+        runner=runner,
         shutdown_timeout_s=shutdown_timeout,
-    )  # fmt: skip
-    uvloop.run(run_engine(options))
+    )
+    try:
+        uvloop.run(run_engine(options))
+    except ValueError as error:
+        _fail(str(error), 2)
 
 
 def main() -> None:

@@ -27,11 +27,12 @@ from core.clock import SystemClock
 from core.errors import JoulegateError
 from core.service import Edges
 from pools.connection import Wires
-from simulator.tokens import filler
+from simulator.tokens import Tokenizer
 from simulator.trace import Arrival, read_azure, window
 
 CLOCK = SystemClock()
 EDGES = Edges()
+TOKENIZER = Tokenizer()
 
 
 @dataclass(slots=True)
@@ -52,12 +53,12 @@ def nearest_rank(values: list[float], q: float) -> float:
     return ordered[max(0, math.ceil(q * len(ordered)) - 1)] if ordered else math.nan
 
 
-async def ask(wires: Wires, model: str, arrival: Arrival) -> Result:
+async def ask(wires: Wires, model: str, arrival: Arrival, number: int) -> Result:
     result = Result(EDGES.input_size(arrival.input_tokens) + EDGES.output_size(arrival.output_tokens))
     body = {
         "model": model,
         "stream": True,
-        "messages": [{"role": "user", "content": filler(max(1, arrival.input_tokens - 10))}],
+        "messages": [{"role": "user", "content": TOKENIZER.filler(max(1, arrival.input_tokens - 5), number)}],
         "stream_options": {"include_usage": True},
         "emulated_output_tokens": arrival.output_tokens,
     }
@@ -97,7 +98,7 @@ async def replay(url: str, model: str, arrivals: list[Arrival]) -> list[Result]:
     tasks = []
     for number, arrival in enumerate(arrivals):
         await CLOCK.sleep_until(started_s + arrival.at_s)
-        tasks.append(asyncio.create_task(ask(wires, model, arrival)))
+        tasks.append(asyncio.create_task(ask(wires, model, arrival, number)))
         if number % 200 == 199:
             print(f"{number + 1} of {len(arrivals)} sent", file=sys.stderr)
     results = await asyncio.gather(*tasks)

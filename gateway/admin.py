@@ -28,6 +28,7 @@ from gateway.config import Config
 from gateway.jobs import Jobs
 from gateway.service import Service
 from gateway.wiring import Running, apply_config
+from pools.launcher import place_of
 
 Responses = dict[int | str, dict[str, Any]]
 ERRORS: Responses = {
@@ -94,6 +95,7 @@ class Admin:
             raise Conflict("this service runs elsewhere: give the url of the instance to add", code="url_needed")
         self._audit(request, "add_instance", service=body.service, pool=body.pool, url=body.url)
         if body.url is not None:
+            check_url(body.url)
             new_id = fleet.adopt(body.pool, body.url)
             return self._start("add", new_id, lambda: views.is_ready(service, new_id))
         fleet.wanted[body.pool] += 1
@@ -212,6 +214,15 @@ def make_admin(running: Running, load: Callable[[], Config], environment: Mappin
     router.add_api_route(f"{service}/slo", admin.change_slo, methods=["PATCH"], responses=MISSING)
     router.add_api_route("/reload", admin.reload, methods=["POST"], responses=CONFLICT)
     return router
+
+
+def check_url(url: str) -> None:
+    try:
+        place = place_of(url)
+    except ValueError as error:
+        raise BadRequest(f"url: {error}", param="url") from None
+    if not 0 < place.port < 65_536:
+        raise BadRequest("url: the port is out of range", param="url")
 
 
 def _with_serves(spec: ServiceSpec, pool: str, serves: tuple[str, ...]) -> ServiceSpec:

@@ -113,6 +113,7 @@ class Client:
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self, data: bytes = b"") -> None:
+        self.unwatch()  # a connection that ends with its answer is no hang-up
         await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
     async def reply(self, status: int, headers: Headers, body: bytes) -> None:

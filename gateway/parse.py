@@ -42,6 +42,9 @@ class Fields(Struct):
     instructions: Raw = NOTHING
     tools: Raw = NOTHING
     stream_options: StreamOptions | None = None
+    previous_response_id: Raw = NOTHING
+    conversation: Raw = NOTHING
+    background: bool | None = None
 
 
 DECODER = msgspec.json.Decoder(Fields, strict=False)

@@ -87,7 +87,10 @@ class Relay:
             raise AttemptFailed(UpstreamFailed("the instance refused the gateway's own key", code="upstream_auth"))
         job.status, job.error = head.status, "upstream_refused"
         body = reshape(job.route.dialect, head.status, said)
-        await job.client.reply(head.status, self._headers(job, head), body)
+        headers = self._headers(job, head)
+        if body is not said:
+            headers = [(b"content-type", b"application/json"), *((k, v) for k, v in headers if k != b"content-type")]
+        await job.client.reply(head.status, headers, body)
         return Outcome.CLIENT_ERROR
 
     async def _whole(self, job: Job, slot: Slot, exchange: Exchange, head: Head) -> Outcome:

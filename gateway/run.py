@@ -119,6 +119,7 @@ def make_server(running: Running, load: Callable[[], Config], environment: Mappi
             server_header=False,
             date_header=True,
             timeout_keep_alive=75,
+            timeout_graceful_shutdown=1,
         )
     )
 

@@ -18,6 +18,7 @@ from core.errors import (
     JoulegateError,
     NotFound,
     Overloaded,
+    Unavailable,
 )
 from core.instances import State
 from core.recorder import Recorder
@@ -28,7 +29,7 @@ from gateway.config import Limits
 from gateway.dialect import Dialect, Route, error_body, error_event
 from gateway.job import Job, make_row
 from gateway.metrics import Metrics
-from gateway.parse import Parsed, ask_for_usage, parse, splice
+from gateway.parse import NOTHING, Parsed, ask_for_usage, parse, splice
 from gateway.relay import AttemptFailed, Relay
 from gateway.service import Service, header_seconds, make_ask, size_up
 from gateway.timing import Timing
@@ -90,12 +91,13 @@ class Gateway:
         except ClientGone:
             return Outcome.CLIENT_GONE
         except asyncio.CancelledError:
-            if not client.gone:
-                raise
             task = asyncio.current_task()
             if task is not None:
                 task.uncancel()
-            return Outcome.CLIENT_GONE
+            if client.gone:
+                return Outcome.CLIENT_GONE
+            # The server cancels what outlives the drain limit: its client is told, and not left with a silent cut.
+            return await self._tell(job, Unavailable("the gateway is shutting down", code="shutting_down"))
         except JoulegateError as error:
             return await self._tell(job, error)
         except Exception as error:  # a fault of our own must still end this answer properly, and harm no other
@@ -121,7 +123,7 @@ class Gateway:
         client, limits = job.client, self.limits
         job.identity = self.keyring.identify(client.header(b"authorization"), client.header(b"x-api-key"))
         if self.closing:
-            raise Overloaded("the gateway is shutting down", code="shutting_down", retry_after_s=5.0)
+            raise Unavailable("the gateway is shutting down", code="shutting_down", retry_after_s=5.0)
         if self.in_flight > limits.max_streams:
             raise Overloaded("too many requests at once", code="too_many_streams", retry_after_s=1.0)
         self.limiter.take(job.identity, self.clock.now_s())
@@ -129,6 +131,8 @@ class Gateway:
         client.watch()
         job.received_s = self.clock.now_s()
         job.parsed = parsed = parse(body, f"{job.identity.name}\0{job.route.path}".encode())
+        if job.route.dialect is Dialect.RESPONSES:
+            refuse_state(parsed)
         job.service = service = self._service(parsed, job.identity, job.route)
         job.sized = sized = await size_up(service, parsed)
         spec = service.spec
@@ -200,6 +204,15 @@ class Gateway:
                 service.estimate.learn(parsed.prompt_bytes, job.usage[0] - parsed.extra_tokens)
         self.metrics.finished(row, job.timing)
         self.recorder.record(row)
+
+
+def refuse_state(parsed: Parsed) -> None:
+    """Responses are served stateless: no instance could be told which other one holds an earlier answer."""
+    for name in ("previous_response_id", "conversation"):
+        if getattr(parsed.fields, name) not in (NOTHING, None):
+            raise BadRequest(f"{name} is not supported here: send the whole input", param=name, code="stateless")
+    if parsed.fields.background:
+        raise BadRequest("background is not supported here", param="background", code="stateless")
 
 
 def error_headers(request_id: str, error: JoulegateError) -> Headers:

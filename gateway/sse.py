@@ -50,7 +50,8 @@ class EventStream:
         self._usage_event = b""
         self._begun = False
         self.done = False
-        self.content = dialect is Dialect.OPENAI
+        self.content = False
+        self._begins = b"data:" if dialect is Dialect.OPENAI else b"delta"
         self.events = 0
 
     def feed(self, data: bytes) -> bytes:
@@ -74,7 +75,7 @@ class EventStream:
                 return self._look(data)
         self.events += data.count(b"\n\n") or 1
         if not self.content:
-            self.content = b"delta" in data
+            self.content = self._begins in data
         return data
 
     def finish(self) -> bytes:
@@ -109,7 +110,7 @@ class EventStream:
                 if self._strip and b'"choices":[]' in body:
                     continue
             self.events += 1
-            self.content = self.content or b"delta" in body or body.startswith(self._ends)
+            self.content = self.content or self._begins in body or body.startswith(self._ends)
             self.done = self.done or body.startswith(self._ends)
             out.append(event)
         return b"".join(out)

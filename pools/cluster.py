@@ -66,13 +66,15 @@ class LiveCluster:
                 due_s[member.instance.id] = self._clock.now_s() + (
                     min(0.2, self._interval_s) if eager else self._interval_s
                 )
+            for fleet in self.fleets.values():
+                fleet.admission.pump()  # a breaker's pause ends without an event of its own
             await self._clock.sleep(min(0.1, self._interval_s))
 
     async def _probe(self, fleet: Fleet, instance_id: str, url: str) -> None:
         try:
             answer = await self._probes.get(f"{url}/health")
             healthy, detail = answer.status_code == 200, f"/health answered {answer.status_code}"
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
             healthy, detail = False, f"/health failed: {type(error).__name__}"
         before = fleet.members[instance_id].instance.state if instance_id in fleet.members else None
         fleet.probed(instance_id, healthy, detail)

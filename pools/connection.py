@@ -47,6 +47,7 @@ class Wire(asyncio.Protocol):
         self.chunks: deque[bytes] = deque()
         self.buffered = 0
         self.complete = False
+        self.keep_alive = False
         self.paused = False
         self.bytes_in = 0
         self.garbage: str | None = None
@@ -73,11 +74,20 @@ class Wire(asyncio.Protocol):
             self.close()
         self._wake()
 
+    def on_message_begin(self) -> None:
+        if self.complete:
+            raise ValueError("a second answer to one request")  # the parser stops; the connection is not used again
+
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        self.head = Head(self.parser.get_status_code(), self.headers)
+        status = self.parser.get_status_code()
+        if status < 200:  # interim: the answer is still to come
+            self.headers = []
+        else:
+            self.head = Head(status, self.headers)
+            self.keep_alive = self.parser.should_keep_alive()  # once the message is complete it always says no
 
     def on_body(self, body: bytes) -> None:
         self.chunks.append(body)
@@ -87,7 +97,7 @@ class Wire(asyncio.Protocol):
             self.transport.pause_reading()
 
     def on_message_complete(self) -> None:
-        self.complete = True
+        self.complete = self.head is not None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = str(exc) if exc else "connection closed"
@@ -125,7 +135,7 @@ class Wire(asyncio.Protocol):
 
     @property
     def reusable(self) -> bool:
-        return self.complete and self.lost is None and self.garbage is None and bool(self.parser.should_keep_alive())
+        return self.complete and self.lost is None and self.garbage is None and self.keep_alive
 
 
 def _expire(waiter: asyncio.Future[None], timeout_s: float) -> None:
@@ -225,7 +235,7 @@ class Wires:
     def _take_idle(self) -> Wire | None:
         while self._idle:
             wire = self._idle.pop()
-            if wire.lost is None and wire.transport is not None and not wire.transport.is_closing():
+            if wire.reusable and wire.transport is not None and not wire.transport.is_closing():
                 wire.reused = True
                 return wire
         return None

@@ -179,7 +179,11 @@ def test_new_pools_take_over_what_waits() -> None:
     assert world.router.queued(0) == 1
 
 
-@given(st.lists(st.tuples(st.sampled_from(["submit", "release", "cancel"]), st.integers(0, 2), st.integers(1, 3)), max_size=80))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["submit", "release", "cancel"]), st.integers(0, 2), st.integers(1, 3)), max_size=80
+    )
+)
 def test_books_always_balance(steps: list[tuple[str, int, int]]) -> None:
     world = World(max_queue=1000)
     held: list[Slot] = []
@@ -206,7 +210,10 @@ def test_books_always_balance(steps: list[tuple[str, int, int]]) -> None:
     while world.placed:
         world.placed.pop()[1].release()
     assert world.router.queued() == 0
-    assert all((i.requests, i.sequences, i.kv_tokens, i.prefill_tokens) == (0, 0, 0, 0) for i in world.router.instances.values())
+    assert all(
+        (i.requests, i.sequences, i.kv_tokens, i.prefill_tokens) == (0, 0, 0, 0)
+        for i in world.router.instances.values()
+    )
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=200))
