@@ -1,7 +1,7 @@
 """The shape of a configuration: every key, its default, its meaning, and the rules that no single key can state.
 
-Owns the schema and its translation into the frozen values of core/service.py. Reads no file and no environment
-(gateway/config_file.py does) and starts nothing.
+Owns the schema and its translation into the frozen values of core/service.py. Reads neither the file nor the
+environment (gateway/config_file.py does) and starts nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from core.service import SIZES, Edges, InstanceLimits, LauncherSpec, PoolSpec, ServiceSpec, Slo
+from profiles.engine_model import engine_model_names, load_engine_model
 
 PLACEHOLDERS = ("port", "tp", "model", "slots", "clock_mhz", "gpus")
 MIB = 1024 * 1024
@@ -241,10 +242,13 @@ class ServiceConfig(Section):
                 seen.add(plain)
 
     def _check_emulated(self) -> Problems:
-        known = _engine_models()
-        if known is not None and self.profile not in known:
+        if self.profile not in (known := engine_model_names()):
             yield ("profile",), f'the emulated launcher needs one of {", ".join(sorted(known))}, not "{self.profile}"'
+            return
+        sizes = load_engine_model(self.profile).points
         for index, pool in enumerate(self.pools):
+            if pool.tp not in sizes:
+                yield ("pools", index, "tp"), f"{self.profile} is known with TP {', '.join(map(str, sizes))} only"
             if not pool.clock_mhz:
                 yield ("pools", index, "clock_mhz"), "an emulated GPU needs a clock, e.g. 1980"
 
@@ -292,15 +296,6 @@ def _url_problem(url: str) -> str | None:
     if parts.path not in ("", "/") or parts.query or parts.fragment:
         return "must end after the port; joulegate adds the path itself, /v1 too"
     return None
-
-
-def _engine_models() -> tuple[str, ...] | None:
-    """Imported at need: only emulated services pay for reading the profiles. None where they are not installed."""
-    try:
-        from profiles.engine_model import engine_model_names
-    except ImportError:
-        return None
-    return tuple(engine_model_names())
 
 
 def to_services(config: Config) -> tuple[ServiceSpec, ...]:

@@ -247,12 +247,13 @@ class _Draft:
         parent[path[-1]] = value
 
     def explain(self, error: ValidationError) -> None:
-        """Turns pydantic's findings into problems in the order of the file. A misspelt key is told once, not once more
-        as the key that is missing."""
+        """Turns pydantic's findings into problems in the order of the file. What follows from another one is left out:
+        the missing key that a misspelt one was meant to be, the list too short for its own wrong items."""
         found = [(tuple(part for part in each["loc"] if part != "[key]"), each) for each in error.errors()]
         meant = {(*path[:-1], _nearest(path)) for path, each in found if each["type"] == "extra_forbidden"}
         for path, each in found:
-            if each["type"] != "missing" or path not in meant:
+            short = each["type"] == "too_short" and any(path == other[: len(path)] != other for other, _ in found)
+            if not short and not (each["type"] == "missing" and path in meant):
                 self.report(path, _sentence(path, each))
         self.problems.sort(key=lambda problem: (problem.line is None, problem.line or 0))
 
@@ -277,7 +278,7 @@ def _sentence(path: KeyPath, error: ErrorDetails) -> str:
         return "is empty; give it a value or remove it"
     wanted = PATTERNS.get(str(context.get("pattern"))) or WANTED.get(kind)
     if wanted is None:
-        wanted = error["msg"].replace("Input should be", "must be").replace("List should", "should")
+        wanted = re.sub("^[A-Z][a-z]+ should", "must", error["msg"]).replace(" after validation", "")
     shown = isinstance(given, str | int | float) and not SECRET & {*path} and len(str(given)) <= 60
     return f"{wanted}, not {json.dumps(given)}" if shown else wanted
 
@@ -288,8 +289,10 @@ def _unknown(key: str, known: Iterable[str]) -> str:
 
 
 def _near(key: str, known: Iterable[str]) -> str | None:
-    by_case = {name.lower(): name for name in known}
-    return next((by_case[name] for name in get_close_matches(key.lower(), by_case, n=1, cutoff=0.5)), None)
+    lower = {name.lower(): name for name in known}
+    close = get_close_matches(key, lower.values(), n=1, cutoff=0.5)  # "sM" is M rather than S
+    close += [lower[name] for name in get_close_matches(key.lower(), lower, n=1, cutoff=0.5)]
+    return close[0] if close else None
 
 
 def _nearest(path: KeyPath) -> str | None:
