@@ -107,7 +107,8 @@ class Admin:
         service = self._owner(instance_id)
         instance = service.fleet.members[instance_id].instance
         self._audit(request, "remove_instance", instance=instance_id)
-        if not instance.adopted and instance.state in (State.STARTING, State.READY):
+        held = instance.state is State.DRAINING and service.fleet.members[instance_id].resumable
+        if not instance.adopted and (held or instance.state in (State.STARTING, State.READY)):
             wanted = service.fleet.wanted
             wanted[instance.pool] = max(0, wanted.get(instance.pool, 0) - 1)
         service.fleet.drain(instance_id, "removed by an operator")

@@ -33,7 +33,7 @@ def make_app(gateway: Gateway, cold: FastAPI, cold_routes: dict[str, str]) -> Ap
         elif path in cold_routes:
             allow = cold_routes[path]
             await _refuse(Client(scope, receive, send), gateway, MethodNotAllowed(f"{path} takes {allow}", allow=allow))
-        elif path.startswith("/v1/models/") and method in ("GET", "HEAD"):
+        elif path.startswith("/v1/models/"):
             await cold(scope, receive, send)
         else:
             await _refuse(

@@ -8,8 +8,9 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import CollectorRegistry
+from starlette.exceptions import HTTPException
 
-from core.errors import JoulegateError, NotFound
+from core.errors import JoulegateError, MethodNotAllowed, NotFound
 from core.instances import State
 from gateway.auth import Identity
 from gateway.dialect import dialect_of, error_body
@@ -31,6 +32,16 @@ def add_cold_routes(app: FastAPI, gateway: Gateway, registry: CollectorRegistry)
         headers = dict(error_headers(gateway.new_id(), error))
         body = error_body(dialect_of(request.url.path), error)
         return Response(body, error.status, {k.decode(): v.decode() for k, v in headers.items()})
+
+    @app.exception_handler(HTTPException)
+    async def refused(request: Request, error: HTTPException) -> Response:
+        """The framework's own: it has no such route, or not with this method."""
+        path, allow = request.url.path, (error.headers or {}).get("Allow", "")
+        if error.status_code != 405:
+            return await told(request, NotFound(f"there is no route {request.method} {path}", code="unknown_route"))
+        answer = await told(request, MethodNotAllowed(f"{path} takes {allow}", allow=allow))
+        answer.headers["allow"] = allow
+        return answer
 
     def identify(request: Request) -> Identity:
         headers = dict(request.headers.raw)

@@ -128,6 +128,12 @@ def instance_gauges(
     return [running, by_state, waiting]
 
 
+def run_log_counters(written: int, dropped: int, failed: int) -> Metric:
+    """What became of the rows of the run log."""
+    values = {("written",): written, ("dropped",): dropped, ("failed",): failed}
+    return _counter("joulegate_run_log_rows", "Rows of the run log by what became of them.", ("result",), values)
+
+
 def _counter(name: str, text: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], int]) -> Metric:
     family = CounterMetricFamily(name, text, labels=labels)
     for key, value in values.items():

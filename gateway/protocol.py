@@ -71,18 +71,25 @@ class BoundedProtocol(HttpToolsProtocol):
             self._head_timer = None
 
     def _head_too_slow(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:  # an empty line after a body is no slow head
+            self._head_timer = self.loop.call_later(self._header_timeout_s, self._head_too_slow)
+            return
         self._refuse(HeadTimeout(f"the request head did not arrive within {self._header_timeout_s:g} s"))
 
     def _refuse(self, error: JoulegateError) -> None:
         if self._refused or self.transport.is_closing():
             return
         self._refused = True
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            self._write_refusal(error)  # never into the middle of an answer
+        self.transport.close()
+
+    def _write_refusal(self, error: JoulegateError) -> None:
         body = error_body(Dialect.OPENAI, error)
         self.transport.write(
             b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%s"
             % (error.status, REASONS.get(error.status, b"Error"), len(body), body)
         )
-        self.transport.close()
 
 
 REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}

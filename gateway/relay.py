@@ -147,7 +147,8 @@ class Relay:
     def _headers(self, job: Job, head: Head) -> Headers:
         """The instance's headers but for hop-by-hop ones, and the gateway's own."""
         assert job.timing is not None and job.sized is not None
-        kept = [(k, v) for k, v in head.headers if k not in NOT_RETURNED]
+        named = {token.strip().lower() for token in (head.get(b"connection") or b"").split(b",")}
+        kept = [(k, v) for k, v in head.headers if k not in NOT_RETURNED and k not in named]
         own = [
             (b"x-request-id", job.request_id.encode()),
             (b"x-joulegate-pool", job.pool.encode()),

@@ -20,6 +20,7 @@ from gateway.app import make_app
 from gateway.cold import COLD_ROUTES, VERSION, add_cold_routes
 from gateway.config import Config
 from gateway.config_file import ConfigError
+from gateway.metrics import run_log_counters
 from gateway.protocol import bounded_protocol
 from gateway.run_log import RunLog
 from gateway.wiring import Running, build, end_all_leftovers
@@ -66,6 +67,10 @@ async def run_gateway(config: Config, load: Callable[[], Config], environment: M
     running = build(config, clock, recorder, environment)
     for left in end_all_leftovers(running):
         log.warning("ended an instance that an earlier gateway left behind", instance=left)
+    if run_log is not None:
+        live = running.metrics.gauges
+        rows = run_log
+        running.metrics.gauges = lambda: [*live(), run_log_counters(rows.written, rows.dropped, rows.failed)]
     server = make_server(running, load, environment)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

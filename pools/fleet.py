@@ -101,7 +101,8 @@ class Fleet:
         if member is None:
             return
         member.resumable = resumable
-        if member.instance.state in (State.READY, State.STARTING):
+        dead = member.instance.state is State.FAILED and member.instance.adopted  # it may come back, and must not serve
+        if dead or member.instance.state in (State.READY, State.STARTING):
             self._move(member, State.DRAINING, reason)
 
     def resume(self, instance_id: str) -> None:

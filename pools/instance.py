@@ -34,7 +34,7 @@ class Instance:
         self.port = port
         self.pool = pool.name
         self.tp = pool.tp
-        self.clock_mhz = pool.clock_mhz
+        self.clock_mhz = pool.clock_mhz or (max(model.clocks_mhz) if model else 0)  # 0 = not locked: it runs up
         self.limits = pool.limits
         self.breaker = breaker
         self.model = model

@@ -122,6 +122,7 @@ class ProcessLauncher:
         """SIGTERM to the server, or SIGKILL to its whole session. A server that has gone takes its session along."""
         child = self._children.get(instance_id)
         if child is None:
+            self._gpus.give_back(instance_id)  # a start that failed had taken them
             return
         if not force and child.poll() is None:
             child.terminate()
