@@ -4,6 +4,7 @@ reload. Every change is one row of kind "admin" in the run log."""
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Depends, FastAPI, Path, Request
 from fastapi.exceptions import RequestValidationError
@@ -28,7 +29,6 @@ from gateway.config import Config
 from gateway.jobs import Jobs
 from gateway.service import Service
 from gateway.wiring import Running, apply_config
-from pools.launcher import place_of
 
 Responses = dict[int | str, dict[str, Any]]
 ERRORS: Responses = {
@@ -93,9 +93,10 @@ class Admin:
             raise NotFound(f"{body.service} has no pool {body.pool}", code="unknown_pool")
         if body.url is None and not fleet.launcher.managed:
             raise Conflict("this service runs elsewhere: give the url of the instance to add", code="url_needed")
-        self._audit(request, "add_instance", service=body.service, pool=body.pool, url=body.url)
         if body.url is not None:
             check_url(body.url)
+        self._audit(request, "add_instance", service=body.service, pool=body.pool, url=body.url)
+        if body.url is not None:
             new_id = fleet.adopt(body.pool, body.url)
             return self._start("add", new_id, lambda: views.is_ready(service, new_id))
         fleet.wanted[body.pool] += 1
@@ -218,12 +219,14 @@ def make_admin(running: Running, load: Callable[[], Config], environment: Mappin
 
 
 def check_url(url: str) -> None:
+    """Before anything is adopted: a host and a port that can be connected to."""
     try:
-        place = place_of(url)
+        parts = urlsplit(url)
+        usable = bool(parts.hostname) and parts.port != 0
     except ValueError as error:
         raise BadRequest(f"url: {error}", param="url") from None
-    if not 0 < place.port < 65_536:
-        raise BadRequest("url: the port is out of range", param="url")
+    if not usable:
+        raise BadRequest("url must be http://HOST:PORT", param="url")
 
 
 def _with_serves(spec: ServiceSpec, pool: str, serves: tuple[str, ...]) -> ServiceSpec:

@@ -24,8 +24,8 @@ COLD_ROUTES = {
 VERSION = "0.1.0"
 
 
-def add_cold_routes(app: FastAPI, gateway: Gateway, registry: CollectorRegistry) -> None:
-    """Adds them to `app`; errors of the whole app take the dialect of their path."""
+def add_error_answers(app: FastAPI, gateway: Gateway) -> None:
+    """Errors of the whole app in the dialect of their path."""
 
     @app.exception_handler(JoulegateError)
     async def told(request: Request, error: JoulegateError) -> Response:
@@ -42,6 +42,10 @@ def add_cold_routes(app: FastAPI, gateway: Gateway, registry: CollectorRegistry)
         answer = await told(request, MethodNotAllowed(f"{path} takes {allow}", allow=allow))
         answer.headers["allow"] = allow
         return answer
+
+
+def add_cold_routes(app: FastAPI, gateway: Gateway, registry: CollectorRegistry) -> None:
+    """Adds the routes to `app`."""
 
     def identify(request: Request) -> Identity:
         headers = dict(request.headers.raw)

@@ -130,7 +130,7 @@ def instance_gauges(
 
 def run_log_counters(written: int, dropped: int, failed: int) -> Metric:
     """What became of the rows of the run log."""
-    values = {("written",): written, ("dropped",): dropped, ("failed",): failed}
+    values: dict[tuple[str, ...], int] = {("written",): written, ("dropped",): dropped, ("failed",): failed}
     return _counter("joulegate_run_log_rows", "Rows of the run log by what became of them.", ("result",), values)
 
 

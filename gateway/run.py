@@ -17,7 +17,7 @@ from core.errors import BadRequest
 from core.recorder import NullRecorder, Recorder
 from gateway.admin import add_validation_errors, make_admin
 from gateway.app import make_app
-from gateway.cold import COLD_ROUTES, VERSION, add_cold_routes
+from gateway.cold import COLD_ROUTES, VERSION, add_cold_routes, add_error_answers
 from gateway.config import Config
 from gateway.config_file import ConfigError
 from gateway.metrics import run_log_counters
@@ -110,6 +110,7 @@ def make_server(running: Running, load: Callable[[], Config], environment: Mappi
 
     cold = FastAPI(title="joulegate admin API", version=VERSION, docs_url="/docs", redoc_url=None)
     cold.include_router(make_admin(running, load_or_tell, dict(environment)))
+    add_error_answers(cold, running.gateway)
     add_cold_routes(cold, running.gateway, running.registry)
     add_validation_errors(cold)
     limits = running.config.limits
