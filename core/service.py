@@ -5,8 +5,9 @@ Built from YAML by gateway/config.py; read by everyone; changed by replacing, ne
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 SIZES = ("S", "M", "L")
 
@@ -52,6 +53,18 @@ class PoolSpec:
     clock_mhz: int
     limits: InstanceLimits
     urls: tuple[str, ...] = ()  # static launcher only
+
+
+def order_problem(serves: Sequence[Sequence[str]]) -> tuple[int | None, str] | None:
+    """What is wrong with the output sizes of pools in their order: (index of the pool or None, a sentence)."""
+    longest = [max(SIZES.index(size) for size in sizes) for sizes in serves]
+    for index, (before, here) in enumerate(pairwise(longest), start=1):
+        if here < before:
+            return index, "pools go from short answers to long ones; move it further up"
+    if longest and max(longest) < len(SIZES) - 1:
+        unserved = " and ".join(SIZES[max(longest) + 1 :])
+        return None, f"no pool serves {unserved} answers, nor longer ones; add {unserved} to the last pool"
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 
 from core.errors import BadRequest, Conflict, NotFound
 from core.instances import State
-from core.service import SIZES, ServiceSpec, Slo
+from core.service import ServiceSpec, Slo, order_problem
 from gateway import admin_views as views
 from gateway.admin_models import (
     AddInstance,
@@ -231,16 +231,10 @@ def check_url(url: str) -> None:
 
 def _with_serves(spec: ServiceSpec, pool: str, serves: tuple[str, ...]) -> ServiceSpec:
     pools = tuple(replace(p, serves=serves) if p.name == pool else p for p in spec.pools)
-    covered = {size for p in pools for size in p.serves}
-    if missing := [size for size in SIZES[:2] if size not in covered and not _later(pools, size)]:
-        raise BadRequest(f"no pool would serve output size {missing[0]} or longer", param="serves")
+    problem = order_problem([p.serves for p in pools])
+    if problem is not None:
+        raise BadRequest(problem[1], param="serves")
     return replace(spec, pools=pools)
-
-
-def _later(pools: tuple[Any, ...], size: str) -> bool:
-    """Pools are soft: an answer of this size may go to any pool that serves longer ones."""
-    longer = SIZES[SIZES.index(size) + 1 :]
-    return any(other in pool.serves for pool in pools for other in longer)
 
 
 def add_validation_errors(app: FastAPI) -> None:

@@ -29,6 +29,11 @@ NOT_RETURNED = frozenset({
 })  # fmt: skip
 
 
+def sane_id(given: bytes | None, fallback: str) -> str:
+    """The client's own request id, where it can go into logs and headers as it is."""
+    return given.decode() if given and SANE_ID.fullmatch(given) else fallback
+
+
 class ClientGone(Exception):
     """The client hung up. Nobody is left to tell."""
 
@@ -55,8 +60,7 @@ class Client:
         return None
 
     def request_id(self, fallback: str) -> str:
-        given = self.header(b"x-request-id")
-        return given.decode() if given and SANE_ID.fullmatch(given) else fallback
+        return sane_id(self.header(b"x-request-id"), fallback)
 
     def forwarded_headers(self) -> Headers:
         named = self.header(b"connection") or b""

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from core.errors import JoulegateError, MethodNotAllowed, NotFound
 from core.instances import State
 from gateway.auth import Identity
+from gateway.client import sane_id
 from gateway.dialect import dialect_of, error_body
 from gateway.serve import Gateway, error_headers
 from gateway.service import Service
@@ -29,7 +30,8 @@ def add_error_answers(app: FastAPI, gateway: Gateway) -> None:
 
     @app.exception_handler(JoulegateError)
     async def told(request: Request, error: JoulegateError) -> Response:
-        headers = dict(error_headers(gateway.new_id(), error))
+        given = dict(request.headers.raw).get(b"x-request-id")
+        headers = dict(error_headers(sane_id(given, gateway.new_id()), error))
         body = error_body(dialect_of(request.url.path), error)
         return Response(body, error.status, {k.decode(): v.decode() for k, v in headers.items()})
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
 
-from core.service import SIZES, Edges, InstanceLimits, LauncherSpec, PoolSpec, ServiceSpec, Slo
+from core.service import Edges, InstanceLimits, LauncherSpec, PoolSpec, ServiceSpec, Slo, order_problem
 from profiles.engine_model import engine_model_names, load_engine_model
 
 PLACEHOLDERS = ("port", "tp", "model", "slots", "clock_mhz", "gpus")
@@ -220,13 +220,10 @@ class ServiceConfig(Section):
             yield from self._check_emulated()
 
     def _check_sizes(self) -> Problems:
-        longest = [max(SIZES.index(size) for size in pool.serves) for pool in self.pools]
-        for index, (before, here) in enumerate(pairwise(longest), 1):
-            if here < before:
-                yield ("pools", index, "serves"), "pools go from short answers to long ones; move it further up"
-        if max(longest) < SIZES.index("L"):
-            unserved = " and ".join(SIZES[max(longest) + 1 :])
-            yield ("pools",), f"no pool serves {unserved} answers, nor longer ones; add {unserved} to the last pool"
+        problem = order_problem([pool.serves for pool in self.pools])
+        if problem is not None:
+            index, sentence = problem
+            yield ("pools",) if index is None else ("pools", index, "serves"), sentence
 
     def _check_urls(self) -> Problems:
         static = self.launcher.kind == "static"

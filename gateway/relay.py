@@ -60,7 +60,9 @@ class Relay:
         return outcome
 
     async def _exchange(self, job: Job, service: Service, slot: Slot, body: bytes) -> Outcome:
-        wires = service.fleet.members[slot.instance.id].wires
+        member = service.fleet.members.get(slot.instance.id)
+        if member is None:  # it was ended between the grant of the slot and now
+            raise AttemptFailed(UpstreamFailed("the instance has gone"), ill=False, vanished=True)
         timing, parsed = job.timing, job.parsed
         assert timing is not None and parsed is not None
         timing.own_s = self.clock.now_s() - job.received_s - timing.queue_s
@@ -69,7 +71,7 @@ class Relay:
         if key:
             headers.append((b"authorization", b"Bearer " + key.encode()))
         path = job.route.path.encode() + (b"?" + job.client.query if job.client.query else b"")
-        async with await wires.send(b"POST", path, headers, body) as exchange:
+        async with await member.wires.send(b"POST", path, headers, body) as exchange:
             head = await exchange.head(self.limits.first_byte_timeout_s)
             if head.status >= 400:
                 return await self._refusal(job, exchange, head)

@@ -25,10 +25,11 @@ class Breaker:
             return True
         return not self._trial and now_s >= self._open_until_s
 
-    def begin(self) -> None:
-        """A request is about to be sent; while open it is the one trial."""
+    def begin(self) -> bool:
+        """A request is about to be sent. While open it is the one trial, and True is returned."""
         if self._open_until_s is not None:
             self._trial = True
+        return self._trial
 
     def success(self) -> None:
         self._failures = 0
@@ -37,7 +38,7 @@ class Breaker:
         self._trial = False
 
     def neutral(self) -> None:
-        """The request ended without telling anything about the instance (the client left, or erred)."""
+        """The trial ended without telling anything about the instance (the client left, or erred)."""
         self._trial = False
 
     def failure(self, now_s: float) -> None:

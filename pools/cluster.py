@@ -51,36 +51,36 @@ class LiveCluster:
                     fleet.forget(action.instance_id)
 
     async def probe_forever(self) -> None:
-        """Probes every instance; a starting one more often, so that it serves as soon as it can."""
-        due_s: dict[str, float] = {}
-        while True:
-            now_s = self._clock.now_s()
-            members = [(f, m) for f in self.fleets.values() for m in f.members.values()]
-            due = [(f, m) for f, m in members if due_s.get(m.instance.id, 0.0) <= now_s]
-            await asyncio.gather(
-                *(self._probe(fleet, member.instance.id, member.instance.url) for fleet, member in due)
-            )
-            due_s = {i: t for i, t in due_s.items() if any(m.instance.id == i for _, m in members)}
-            for _, member in due:
-                eager = member.instance.state is State.STARTING
-                due_s[member.instance.id] = self._clock.now_s() + (
-                    min(0.2, self._interval_s) if eager else self._interval_s
-                )
-            for fleet in self.fleets.values():
-                fleet.admission.pump()  # a breaker's pause ends without an event of its own
-            await self._clock.sleep(min(0.1, self._interval_s))
+        """Probes every instance, each by a task of its own, so that one that hangs holds up no other."""
+        async with asyncio.TaskGroup() as group:
+            probing: dict[str, asyncio.Task[None]] = {}
+            while True:
+                members = {i: fleet for fleet in self.fleets.values() for i in fleet.members}
+                for instance_id in probing.keys() - members.keys():
+                    probing.pop(instance_id).cancel()
+                for instance_id in members.keys() - probing.keys():
+                    task = group.create_task(self._probe_one(members[instance_id], instance_id))
+                    probing[instance_id] = task
+                for fleet in self.fleets.values():
+                    fleet.admission.pump()  # a breaker's pause ends without an event of its own
+                await self._clock.sleep(min(0.1, self._interval_s))
 
-    async def _probe(self, fleet: Fleet, instance_id: str, url: str) -> None:
+    async def _probe_one(self, fleet: Fleet, instance_id: str) -> None:
+        """While it is in the fleet; a starting one more often, so that it serves as soon as it can."""
+        while (member := fleet.members.get(instance_id)) is not None:
+            before = member.instance.state
+            fleet.probed(instance_id, *await self._ask(f"{member.instance.url}/health"))
+            if member.instance.state is not before:
+                self.changed.set()
+            starting = member.instance.state is State.STARTING
+            await self._clock.sleep(min(0.2, self._interval_s) if starting else self._interval_s)
+
+    async def _ask(self, url: str) -> tuple[bool, str]:
         try:
-            answer = await self._probes.get(f"{url}/health")
-            healthy, detail = answer.status_code == 200, f"/health answered {answer.status_code}"
+            answer = await self._probes.get(url)
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
-            healthy, detail = False, f"/health failed: {type(error).__name__}"
-        before = fleet.members[instance_id].instance.state if instance_id in fleet.members else None
-        fleet.probed(instance_id, healthy, detail)
-        after = fleet.members[instance_id].instance.state if instance_id in fleet.members else None
-        if before is not after:
-            self.changed.set()
+            return False, f"/health failed: {type(error).__name__}"
+        return answer.status_code == 200, f"/health answered {answer.status_code}"
 
     async def close(self, stop_timeout_s: float) -> None:
         """Ends every child: politely, then by force within `stop_timeout_s`."""

@@ -125,8 +125,14 @@ class Fleet:
                 member.instance.breaker.success()
                 self._move(member, State.READY, "healthy")
                 self.admission.pump()
-        elif not healthy and state is State.READY and member.bad >= self._limits.probe_fall:
+        elif not healthy and member.bad >= self._limits.probe_fall and self._is_over(member):
             self._move(member, State.FAILED, detail)
+
+    @staticmethod
+    def _is_over(member: Member) -> bool:
+        """A child that starts has a time limit of its own; of somebody else's server nobody knows that it starts."""
+        state = member.instance.state
+        return state is State.READY or (state is State.STARTING and member.instance.adopted)
 
     def check_processes(self) -> None:
         """Finds children that died or did not become ready in time, and ends drained ones step by step."""

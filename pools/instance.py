@@ -75,7 +75,7 @@ class Instance:
 class Slot:
     """A place in an instance for one request. `with slot:` gives it back whatever happens."""
 
-    __slots__ = ("_ask", "_on_release", "_prefilling", "_released", "instance")
+    __slots__ = ("_ask", "_on_release", "_prefilling", "_released", "_trial", "instance")
 
     def __init__(self, instance: Instance, ask: Ask, on_release: Callable[[], None]) -> None:
         self.instance = instance
@@ -87,7 +87,7 @@ class Slot:
         instance.sequences += ask.sequences
         instance.kv_tokens += ask.kv_tokens
         instance.prefill_tokens += ask.input_tokens
-        instance.breaker.begin()
+        self._trial = instance.breaker.begin()
 
     def __enter__(self) -> Slot:
         return self
@@ -111,5 +111,6 @@ class Slot:
         self.instance.requests -= 1
         self.instance.sequences -= self._ask.sequences
         self.instance.kv_tokens -= self._ask.kv_tokens
-        self.instance.breaker.neutral()
+        if self._trial:
+            self.instance.breaker.neutral()
         self._on_release()

@@ -1,0 +1,222 @@
+"""What every launcher promises: `start` returns at once, `alive` is the truth, `stop` may come twice and leaves nothing
+of the instance running. Also what a start-up may end of an earlier gateway's, and what it must leave alone."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from core.service import Edges, InstanceLimits, LauncherSpec, PoolSpec, ServiceSpec, Slo
+from pools.launcher import MARK, GpuBook, Launcher, Place, ProcessLauncher, StaticLauncher, end_leftovers, place_of
+from tests.fakes import until
+
+ROOT = Path(__file__).resolve().parents[2]
+POOL = PoolSpec("all", ("S", "M", "L"), 1, 2, 0, InstanceLimits(4))
+SERVER = """
+import http.server, subprocess, sys
+class Health(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(sys.argv[2].encode())
+subprocess.Popen([sys.executable, "-c", "import os, time; os.setpgid(0, 0); time.sleep(600)"])
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Health).serve_forever()
+"""
+DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+
+
+def spec(folder: Path, *argv: str, name: str = "contract") -> ServiceSpec:
+    launcher = LauncherSpec("process", argv, env={"SLOTS": "{slots}"}, log_dir=str(folder))
+    return ServiceSpec(name, "tiny", 4096, Slo(), Edges(), (POOL,), launcher)
+
+
+def session(leader: int) -> list[int]:
+    """Living processes of a session, zombies left out."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except (OSError, ValueError):
+            continue
+        if entry.name.isdigit() and int(fields[3]) == leader and fields[0] != "Z":
+            found.append(int(entry.name))
+    return found
+
+
+def leader_of(instance_id: str, service: str = "contract") -> int:
+    """The session leader of a child, found by the mark in its environment."""
+    mark = f"{MARK}={service}/{instance_id}".encode()
+    for entry in Path("/proc").iterdir():
+        try:
+            pid = int(entry.name)
+            if os.getsid(pid) == pid and mark in (entry / "environ").read_bytes().split(b"\0"):
+                return pid
+        except (OSError, ValueError):
+            continue
+    raise AssertionError(f"no process of {instance_id}")
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[ProcessLauncher]:
+    launcher = ProcessLauncher(spec(tmp_path, "{python}", "-c", SERVER, "{port}", "{model}"), os.environ, GpuBook())
+    yield launcher
+    launcher.stop("a-1", force=True)
+
+
+@pytest.fixture(params=["static", "process"])
+def launcher(request: pytest.FixtureRequest) -> Launcher:
+    return StaticLauncher() if request.param == "static" else request.getfixturevalue("processes")
+
+
+def healthy(place: Place) -> bool:
+    try:
+        return httpx.get(f"http://{place.host}:{place.port}/health").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+# --- every launcher
+
+
+def test_stop_of_what_was_never_started(launcher: Launcher) -> None:
+    for force in (False, True, True):
+        launcher.stop("never-1", force=force)
+
+
+def test_start_alive_stop(launcher: Launcher) -> None:
+    if not launcher.managed:
+        with pytest.raises(RuntimeError):
+            launcher.start("a-1", POOL)
+        assert launcher.alive("a-1"), "whether it lives is the prober's question"
+        return
+    place = launcher.start("a-1", POOL)
+    assert launcher.alive("a-1")
+    assert until(lambda: healthy(place))
+    launcher.stop("a-1", force=False)
+    launcher.stop("a-1", force=False)
+    assert until(lambda: not launcher.alive("a-1"))
+    launcher.stop("a-1", force=True)
+    launcher.stop("a-1", force=True)
+    assert not launcher.alive("a-1")
+
+
+# --- processes
+
+
+def test_alive_is_the_truth_when_a_child_dies(processes: ProcessLauncher) -> None:
+    place = processes.start("a-1", POOL)
+    assert until(lambda: healthy(place))
+    os.kill(leader_of("a-1"), signal.SIGKILL)
+    assert until(lambda: not processes.alive("a-1"))
+    assert not processes.alive("b-1")
+
+
+def test_a_whole_session_goes_with_its_server(processes: ProcessLauncher) -> None:
+    """The grandchild moves to a process group of its own, as engine workers do."""
+    place = processes.start("a-1", POOL)
+    assert until(lambda: healthy(place))
+    leader = leader_of("a-1")
+    assert until(lambda: len(session(leader)) == 2)
+    processes.stop("a-1", force=False)
+    assert until(lambda: not processes.alive("a-1"))
+    assert len(session(leader)) == 1, "the grandchild outlives its parent"
+    processes.stop("a-1", force=True)
+    assert until(lambda: not session(leader))
+
+
+def test_a_child_that_ignores_sigterm(tmp_path: Path) -> None:
+    deaf = ProcessLauncher(spec(tmp_path, sys.executable, "-c", DEAF, "{port}"), os.environ, GpuBook())
+    deaf.start("a-1", POOL)
+    assert until(lambda: "deaf" in (tmp_path / "a-1.log").read_text())
+    deaf.stop("a-1", force=False)
+    assert deaf.alive("a-1")
+    deaf.stop("a-1", force=True)
+    assert not deaf.alive("a-1")
+
+
+def test_a_missing_program_is_an_os_error_and_leaves_nothing(tmp_path: Path) -> None:
+    gpus = GpuBook()
+    missing = ProcessLauncher(spec(tmp_path, "/none/such", "{port}", "{gpus}"), os.environ, gpus)
+    with pytest.raises(OSError):
+        missing.start("a-1", POOL)
+    assert not missing.alive("a-1")
+    missing.stop("a-1", force=True)
+    assert gpus.take("b-1", 2) == (0, 1), "the GPUs of a failed start are free again"
+
+
+def test_words_and_environment_are_filled_in(processes: ProcessLauncher, tmp_path: Path) -> None:
+    place = processes.start("a-1", POOL)
+    assert until(lambda: healthy(place))
+    assert httpx.get(f"http://{place.host}:{place.port}/").text == "tiny"
+    assert b"SLOTS=4" in Path(f"/proc/{leader_of('a-1')}/environ").read_bytes().split(b"\0")
+
+
+def test_gpus_come_back_when_an_instance_ends(tmp_path: Path) -> None:
+    gpus = GpuBook()
+    argv = (sys.executable, "-c", "import time; time.sleep(600)", "{port}", "{gpus}")
+    launcher = ProcessLauncher(spec(tmp_path, *argv), os.environ, gpus)
+    try:
+        launcher.start("a-1", POOL)
+        launcher.start("b-1", POOL)
+        assert gpus.take("seen", 2) == (4, 5)
+        launcher.stop("a-1", force=True)
+        assert gpus.take("next", 2) == (0, 1)
+    finally:
+        launcher.stop("a-1", force=True)
+        launcher.stop("b-1", force=True)
+
+
+def test_place_of_a_url() -> None:
+    assert place_of("http://10.0.0.1:8000") == Place("10.0.0.1", 8000)
+    assert place_of("http://[::1]:9") == Place("::1", 9)
+    assert place_of("http://host/") == Place("host", 80)
+
+
+# --- what an earlier gateway left behind
+
+STARTER = """
+import os, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from tests.contract.test_launcher_contract import POOL, spec
+from pools.launcher import GpuBook, ProcessLauncher
+folder, name = Path(sys.argv[2]), sys.argv[3]
+argv = (sys.executable, "-c", "import time; time.sleep(600)", "{port}")
+ProcessLauncher(spec(folder, *argv, name=name), os.environ, GpuBook()).start("a-1", POOL)
+print("started", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def parent(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process with one child, as a gateway has. Ends both."""
+    argv = [sys.executable, "-c", STARTER, str(ROOT), str(tmp_path), tmp_path.name]
+    made = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert made.stdout is not None and made.stdout.readline() == "started\n"
+    child = leader_of("a-1", tmp_path.name)
+    yield made
+    made.kill()
+    made.wait()
+    made.stdout.close()
+    for pid in session(child):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_leftovers_are_orphans_of_this_service_only(parent: subprocess.Popen[str], tmp_path: Path) -> None:
+    mine = spec(tmp_path, "x", "{port}", name=tmp_path.name)
+    child = leader_of("a-1", tmp_path.name)
+    assert end_leftovers(mine) == [], "its parent lives"
+    assert session(child) == [child]
+    parent.kill()
+    parent.wait()
+    assert end_leftovers(spec(tmp_path, "x", "{port}", name="other")) == []
+    assert session(child) == [child]
+    assert until(lambda: end_leftovers(mine) == [f"{tmp_path.name}/a-1"], 3)
+    assert until(lambda: not session(child))
+    assert end_leftovers(mine) == []
