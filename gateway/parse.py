@@ -186,5 +186,7 @@ def ask_for_usage(body: bytes, fields: Fields) -> bytes:
         return splice(body, b'"stream_options":{"include_usage":true}')
     # Rare: the client sent options without it. They are inside an object, which only a decoded copy reaches.
     whole = msgspec.json.decode(body)
-    whole["stream_options"] = {**(whole.get("stream_options") or {}), "include_usage": True}
+    options = dict(whole.get("stream_options") or {})
+    options.pop("continuous_usage_stats", None)  # without include_usage an engine ignores it; with it, it would not
+    whole["stream_options"] = {**options, "include_usage": True}
     return msgspec.json.encode(whole)

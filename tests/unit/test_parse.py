@@ -73,11 +73,16 @@ def test_asking_for_usage_changes_nothing_else() -> None:
     assert edited.endswith(raw[1:])
 
 
-@pytest.mark.parametrize("options", [{}, {"include_usage": False}, {"continuous_usage_stats": True}, None])
+@pytest.mark.parametrize("options", [{}, {"include_usage": False}, {"other": 1}, None])
 def test_asking_for_usage_keeps_other_stream_options(options: object) -> None:
     raw = body(stream=True, stream_options=options)
     edited = json.loads(ask_for_usage(raw, parse(raw, b"").fields))
     assert edited["stream_options"] == {**(options or {}), "include_usage": True}
+
+
+def test_asking_for_usage_does_not_turn_on_what_the_client_had_off() -> None:
+    raw = body(stream=True, stream_options={"continuous_usage_stats": True})
+    assert json.loads(ask_for_usage(raw, parse(raw, b"").fields))["stream_options"] == {"include_usage": True}
 
 
 def test_a_spliced_field_does_not_override_the_clients_own() -> None:

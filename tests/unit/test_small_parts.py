@@ -59,7 +59,9 @@ def test_a_histogram_loses_nothing(values: list[float]) -> None:
         assert sum(two.counts[: bound_index + 1]) == sum(v <= bound for v in values)
 
 
-@pytest.mark.parametrize("said", [b'{"detail":"Not Found"}', b'{"error":"Unauthorized"}', b"<html>", b"", b"null", b"[1]"])
+@pytest.mark.parametrize(
+    "said", [b'{"detail":"Not Found"}', b'{"error":"Unauthorized"}', b"<html>", b"", b"null", b"[1]"]
+)
 @pytest.mark.parametrize("dialect", list(Dialect))
 def test_every_error_of_an_engine_gets_the_clients_shape(said: bytes, dialect: Dialect) -> None:
     assert is_shaped(dialect, reshape(dialect, 404, said))
@@ -68,7 +70,10 @@ def test_every_error_of_an_engine_gets_the_clients_shape(said: bytes, dialect: D
 def test_an_error_that_is_right_already_passes_byte_for_byte() -> None:
     said = b'{"error": {"message":"m","type":"BadRequestError","param":null,"code":400}}'
     assert reshape(Dialect.OPENAI, 400, said) is said
-    assert json.loads(reshape(Dialect.ANTHROPIC, 400, said))["error"] == {"type": "invalid_request_error", "message": "m"}
+    assert json.loads(reshape(Dialect.ANTHROPIC, 400, said))["error"] == {
+        "type": "invalid_request_error",
+        "message": "m",
+    }
 
 
 @pytest.mark.parametrize("dialect", list(Dialect))
