@@ -16,6 +16,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
+TRANSPORT = "joulegate.transport"  # where the protocol puts the connection into the scope
 SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 # RFC 9110, 7.6.1, and what this gateway answers for itself. accept-encoding: a compressed answer could not be read.
 NOT_FORWARDED = frozenset({
@@ -51,6 +52,7 @@ class Client:
         self.peer: str = (scope.get("client") or ("", 0))[0]
         self.started = False
         self.gone = False
+        self._transport: asyncio.Transport | None = scope.get(TRANSPORT)
         self._watcher: asyncio.Task[None] | None = None
 
     def header(self, name: bytes) -> bytes | None:
@@ -113,8 +115,16 @@ class Client:
         self.started = True
         await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
 
-    async def write(self, data: bytes) -> None:
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+    async def write(self, data: bytes, timeout_s: float) -> None:
+        """ClientGone when the client has read nothing for `timeout_s`: it would hold its slot for ever."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        except TimeoutError:
+            self.gone = True
+            if self._transport is not None:
+                self._transport.abort()
+            raise ClientGone from None
 
     async def end(self, data: bytes = b"") -> None:
         self.unwatch()  # a connection that ends with its answer is no hang-up

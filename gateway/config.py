@@ -97,7 +97,9 @@ class Limits(Section):
     header_timeout_s: Seconds = Field(default=10.0, description="Time a client has to send its request head.")
     connect_timeout_s: Seconds = Field(default=2.0, description="Time to connect to an instance.")
     first_byte_timeout_s: Seconds = Field(default=300.0, description="Time an instance has to begin; then 504.")
-    stall_timeout_s: Seconds = Field(default=60.0, description="Longest silence in the middle of an answer.")
+    stall_timeout_s: Seconds = Field(
+        default=60.0, description="Longest silence in an answer, of an instance or its reader."
+    )
     drain_timeout_s: Seconds = Field(default=30.0, description="Time that running answers have to end at shutdown.")
     retries: int = Field(default=2, ge=0, le=16, description="Other instances tried before the first byte.")
 

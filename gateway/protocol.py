@@ -11,6 +11,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from core.errors import BadRequest, HeadersTooLarge, HeadTimeout, JoulegateError
+from gateway.client import TRANSPORT
 from gateway.dialect import Dialect, error_body
 
 
@@ -37,6 +38,10 @@ class BoundedProtocol(HttpToolsProtocol):
         # A large body may arrive together with its head: only bytes that left the head unfinished count.
         if self._in_head and self._head_bytes > self._max_header_bytes:
             self._refuse(HeadersTooLarge(f"the request head is larger than {self._max_header_bytes} bytes"))
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope[TRANSPORT] = self.transport  # type: ignore[literal-required]
 
     def on_headers_complete(self) -> None:
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import os
 
+import msgspec
+
 from core.clock import Clock
 from core.errors import JoulegateError, UpstreamFailed, UpstreamTimeout
 from core.request import Outcome
@@ -74,12 +76,12 @@ class Relay:
         async with await member.wires.send(b"POST", path, headers, body) as exchange:
             head = await exchange.head(self.limits.first_byte_timeout_s)
             if head.status >= 400:
-                return await self._refusal(job, exchange, head)
+                return await self._refusal(job, service, exchange, head)
             if parsed.stream and (head.get(b"content-type") or b"").startswith(b"text/event-stream"):
                 return await self._stream(job, slot, exchange, head)
             return await self._whole(job, slot, exchange, head)
 
-    async def _refusal(self, job: Job, exchange: Exchange, head: Head) -> Outcome:
+    async def _refusal(self, job: Job, service: Service, exchange: Exchange, head: Head) -> Outcome:
         """A 4xx is the client's and goes to it as it is; a 5xx is the instance's and another one may do better."""
         said = await exchange.body(self.limits.stall_timeout_s, ERROR_LIMIT_BYTES)
         if head.status >= 500:
@@ -88,6 +90,10 @@ class Relay:
         if head.status in (401, 403):
             raise AttemptFailed(UpstreamFailed("the instance refused the gateway's own key", code="upstream_auth"))
         job.status, job.error = head.status, "upstream_refused"
+        if head.status == 404 and b'"Not Found"' in said[:40]:  # the engine has no such route, and says no more
+            said = msgspec.json.encode(
+                {"detail": f"the instances of {service.spec.name} do not serve {job.route.path}"}
+            )
         body = reshape(job.route.dialect, head.status, said)
         headers = self._headers(job, head)
         if body is not said:
@@ -132,11 +138,11 @@ class Relay:
                     out = held
                 if out:
                     timing.chunk(self.clock.now_s(), events.events - before)
-                    await client.write(out)
+                    await client.write(out, self.limits.stall_timeout_s)
             rest = events.finish()
         except StreamBroken as broken:
             if client.started and broken.before:
-                await client.write(broken.before)
+                await client.write(broken.before, self.limits.stall_timeout_s)
             raise
         finally:
             job.usage = events.usage()

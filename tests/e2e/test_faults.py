@@ -215,9 +215,10 @@ def test_4xx_goes_to_the_client_as_it_is(stream: bool, gateway: Gateway, stage: 
 
 def test_4xx_takes_the_shape_of_the_route(gateway: Gateway, stage: Stage) -> None:
     stage.play(status(404, b'{"detail":"Not Found"}'))
-    assert gateway.post().json()["error"]["message"] == "Not Found"
+    said = "the instances of tiny do not serve /v1/"
+    assert gateway.post().json()["error"]["message"] == said + "chat/completions"
     claude = gateway.post("/v1/messages").json()
-    assert claude == {"type": "error", "error": {"type": "not_found_error", "message": "Not Found"}}
+    assert claude == {"type": "error", "error": {"type": "not_found_error", "message": said + "messages"}}
 
 
 def test_4xx_in_plain_text_becomes_json_and_says_so(gateway: Gateway, stage: Stage) -> None:
@@ -248,6 +249,14 @@ def test_a_huge_stream(gateway: Gateway, stage: Stage) -> None:
     assert said.content == first + second * 20_000 + b"".join(rest)
 
 
+def test_a_client_that_never_reads_is_let_go(gateway: Gateway, stage: Stage) -> None:
+    _, second, *rest = events("chat_stream_usage")
+    stage.play(part(1, saying(*[second * 200] * 600, *rest)))  # far more than the buffers of all sockets between
+    with closing(connect(gateway, True)):
+        assert until(lambda: [r["outcome"] for r in gateway.rows()][-1:] == ["client_gone"])
+        assert until(gateway.idle)
+
+
 def test_a_keep_alive_connection_that_closed_is_survived(gateway: Gateway, stage: Stage) -> None:
     assert until(lambda: gateway.post() and all(any(c.served for c in b.connections) for b in stage.backends))
     for backend in stage.backends:
@@ -261,9 +270,11 @@ def test_a_keep_alive_connection_that_closed_is_survived(gateway: Gateway, stage
 def test_what_comes_after_an_answer_is_not_the_next_answer(gateway: Gateway, stage: Stage) -> None:
     false = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 15\r\n\r\n{"false":"one"}'
 
+    body = sample("chat")
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+
     async def twice(talk: fakes.Talk) -> None:
-        await fakes.good(talk)
-        talk.write(false)
+        talk.write(head + body + false)  # in one piece: a later one could meet the next request on its way
 
     stage.play(twice)
     for _ in range(10):
