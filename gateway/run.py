@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 import structlog
 import uvicorn
 from fastapi import FastAPI
 
-from core.clock import SystemClock
+from core.clock import Clock, SystemClock
 from core.errors import BadRequest
 from core.recorder import NullRecorder, Recorder
 from gateway.admin import add_validation_errors, make_admin
@@ -26,6 +26,7 @@ from gateway.run_log import RunLog
 from gateway.wiring import Running, build, end_all_leftovers
 
 ACCEPT_BACKLOG = 2048
+RESTART_PAUSE_S = 1.0
 log = structlog.get_logger("joulegate")
 
 
@@ -84,9 +85,9 @@ async def run_gateway(config: Config, load: Callable[[], Config], environment: M
         async with asyncio.TaskGroup() as group:
             serving = group.create_task(server.serve([listener]), name="server")
             tasks = [
-                group.create_task(running.controller.run(), name="controller"),
-                group.create_task(running.cluster.probe_forever(), name="prober"),
-                group.create_task(_tell_when_ready(running), name="announce"),
+                group.create_task(kept_up(running.controller.run, "controller", clock)),
+                group.create_task(kept_up(running.cluster.probe_forever, "prober", clock)),
+                group.create_task(_tell_when_ready(running)),
             ]
             await stop.wait()
             await _drain(running)
@@ -128,6 +129,16 @@ def make_server(running: Running, load: Callable[[], Config], environment: Mappi
             timeout_graceful_shutdown=1,
         )
     )
+
+
+async def kept_up(work: Callable[[], Awaitable[None]], name: str, clock: Clock) -> None:
+    """Runs a background task that never ends. If it fails it is started again: serving does not depend on it."""
+    while True:
+        try:
+            await work()
+        except Exception:
+            log.exception("a background task failed and is started again", task=name)
+        await clock.sleep(RESTART_PAUSE_S)
 
 
 async def _drain(running: Running) -> None:

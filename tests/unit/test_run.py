@@ -1,0 +1,44 @@
+"""Background tasks of the gateway: one that fails is started again, and a port in use is told."""
+
+import asyncio
+import socket
+
+import pytest
+
+from core.clock import SystemClock
+from gateway.run import CannotListen, kept_up, make_socket
+
+
+class NoWait(SystemClock):
+    """Sleeps take no time."""
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+
+
+def test_a_background_task_that_fails_is_started_again() -> None:
+    runs = 0
+    done = asyncio.Event()
+
+    async def work() -> None:
+        nonlocal runs
+        runs += 1
+        if runs < 3:
+            raise RuntimeError("broken")
+        done.set()
+        await asyncio.Event().wait()
+
+    async def story() -> None:
+        task = asyncio.create_task(kept_up(work, "work", NoWait()))
+        await asyncio.wait_for(done.wait(), 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(story())
+    assert runs == 3
+
+
+def test_a_port_in_use_is_told_before_anything_starts() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(CannotListen, match="in use"):
+        make_socket("127.0.0.1", taken.getsockname()[1])
