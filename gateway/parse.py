@@ -13,6 +13,7 @@ from msgspec import Raw, Struct
 from core.errors import BadRequest
 
 IMAGE_TOKENS = 1000  # what a picture, sound or file part counts for in the estimate; its bytes say nothing
+MAX_SEQUENCES = 65_536  # answers to one request; a number without a bound would overflow the router's arithmetic
 NOTHING = Raw(b"null")
 
 
@@ -108,6 +109,8 @@ def _measure(fields: Fields, salt: bytes) -> Parsed:
             more, exact, prompts = _prompt_size(bytes(raw))
             size += more
     sequences = prompts * max(1, fields.n or 1, fields.best_of or 1)
+    if sequences > MAX_SEQUENCES:
+        raise BadRequest(f"n x prompts is more than {MAX_SEQUENCES} answers", param="n", code="too_many_answers")
     return Parsed(fields, size, exact, extra, sequences, _template(fields, salt))
 
 

@@ -135,7 +135,7 @@ class Wire(asyncio.Protocol):
 
     @property
     def reusable(self) -> bool:
-        return self.complete and self.lost is None and self.garbage is None and self.keep_alive
+        return self.complete and not self.paused and self.lost is None and self.garbage is None and self.keep_alive
 
 
 def _expire(waiter: asyncio.Future[None], timeout_s: float) -> None:

@@ -92,3 +92,10 @@ def test_a_spliced_field_does_not_override_the_clients_own() -> None:
 def test_prompt_text_joins_all_texts() -> None:
     raw = body(system="s", messages=[{"role": "user", "content": [{"type": "text", "text": "a"}]}, {"content": "b"}])
     assert set(prompt_text(parse(raw, b"").fields).split("\n")) == {"s", "a", "b"}
+
+
+@pytest.mark.parametrize("fields", [{"n": 10**400}, {"best_of": 10**9}, {"n": 40_000, "prompt": ["a", "b"]}])
+def test_more_answers_than_anyone_holds_are_refused(fields: dict[str, object]) -> None:
+    with pytest.raises(BadRequest) as refused:
+        parse(body(**fields), b"")
+    assert refused.value.status == 400
