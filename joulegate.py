@@ -8,9 +8,12 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
+
+from commands import profile
+from commands.output import AsJson, fail, say
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -27,16 +30,8 @@ Overrides = Annotated[
         "--set", metavar="KEY=VALUE", help="Override one key, e.g. limits.max_queue=64; wins over environment and file."
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout and nothing else there.")]
 
-
-def _fail(message: str, status: int) -> NoReturn:
-    print(message, file=sys.stderr)  # noqa: T201
-    raise typer.Exit(status)
-
-
-def _print(text: str) -> None:
-    print(text)  # noqa: T201
+app.add_typer(profile.app, name="profile")
 
 
 @app.command()
@@ -70,11 +65,11 @@ def serve(
     try:
         uvloop.run(run_gateway(load(), load, environment))
     except ConfigError as error:
-        _fail("\n".join(str(problem) for problem in error.errors), 2)
+        fail("\n".join(str(problem) for problem in error.errors), 2)
     except CannotListen as error:
-        _fail(f"{error}. Choose another with --port, or stop what uses it.", 1)
+        fail(f"{error}. Choose another with --port, or stop what uses it.", 1)
     except ValueError as error:
-        _fail(str(error), 2)
+        fail(str(error), 2)
 
 
 @app.command()
@@ -90,22 +85,22 @@ def check(
     from gateway.config_file import ConfigError, config_schema, load_config
 
     if schema:
-        _print(json.dumps(config_schema(), indent=2))
+        say(json.dumps(config_schema(), indent=2))
         return
     if config is None:
-        _fail("name a configuration file, or use --schema", 2)
+        fail("name a configuration file, or use --schema", 2)
     try:
         loaded = load_config(config, dict(os.environ), overrides or [])
         problems: list[dict[str, object]] = []
     except ConfigError as error:
         problems = [{"file": p.file, "line": p.line, "path": p.path, "message": p.message} for p in error.errors]
         if not as_json:
-            _fail("\n".join(str(problem) for problem in error.errors), 2)
+            fail("\n".join(str(problem) for problem in error.errors), 2)
     if as_json:
-        _print(json.dumps({"valid": not problems, "errors": problems}))
+        say(json.dumps({"valid": not problems, "errors": problems}))
     else:
         names = ", ".join(f"{name} ({len(s.pools)} pools)" for name, s in loaded.services.items())
-        _print(f"{config} is right: {names}; listens on {loaded.listen.host}:{loaded.listen.port}")
+        say(f"{config} is right: {names}; listens on {loaded.listen.host}:{loaded.listen.port}")
     raise typer.Exit(2 if problems else 0)
 
 
@@ -119,10 +114,10 @@ def key(
 
     secret, digest = new_key()
     if as_json:
-        _print(json.dumps({"name": name, "key": secret, "hash": digest}))
+        say(json.dumps({"name": name, "key": secret, "hash": digest}))
         return
-    _print(f"key (give it to {name}, it is not stored): {secret}\n")
-    _print(f"under auth.keys or auth.admin_keys:\n  - name: {name}\n    hash: {digest}")
+    say(f"key (give it to {name}, it is not stored): {secret}\n")
+    say(f"under auth.keys or auth.admin_keys:\n  - name: {name}\n    hash: {digest}")
 
 
 @app.command()
@@ -160,7 +155,7 @@ def engine(
     try:
         uvloop.run(run_engine(options))
     except ValueError as error:
-        _fail(str(error), 2)
+        fail(str(error), 2)
 
 
 def main() -> None:

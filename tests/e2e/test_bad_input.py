@@ -89,6 +89,7 @@ BAD_BODIES = {
     b'{"model":"tiny","max_tokens":1e300}': "invalid_type",
     b'{"model":"tiny","stream":"perhaps"}': "invalid_type",
     b'{"model":"tiny","stream_options":3}': "invalid_type",
+    b'{"model":"tiny","n":1000000}': "too_many_answers",
     b'{"model":"none-such","messages":[]}': "model_not_found",
 }
 
@@ -110,7 +111,7 @@ def test_bad_bodies(body: bytes, gateway: Gateway, stage: Stage) -> None:
     [
         b'{"model":"tiny","max_tokens":-5}',
         b'{"model":"tiny","max_tokens":null,"n":0}',
-        b'{"model":"tiny","n":1000000}',
+        b'{"model":"tiny","n":65536}',
         b'{"model":"tiny","prompt":[]}',
         b'{"model":"tiny","messages":[{"role":"user","content":[{"type":"text","text":7},3,null]}]}',
         b'{"model":"tiny","model":"tiny"}',
