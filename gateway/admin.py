@@ -34,6 +34,8 @@ Responses = dict[int | str, dict[str, Any]]
 ERRORS: Responses = {
     400: {"model": ErrorView, "description": "Bad input"},
     401: {"model": ErrorView, "description": "No admin key, or a wrong one"},
+    408: {"model": ErrorView, "description": "The body did not arrive in time"},
+    413: {"model": ErrorView, "description": "The body is too large"},
 }
 MISSING: Responses = {404: {"model": ErrorView, "description": "No such thing"}}
 CONFLICT: Responses = {409: {"model": ErrorView, "description": "Not possible in its state"}}

@@ -1,48 +1,73 @@
 """The ASGI application: hot routes straight to the gateway, everything else to FastAPI, and an error in the client's
-dialect for whatever exists in neither."""
+dialect for whatever exists in neither.
+
+FastAPI reads a body before it asks who sent it, and without a bound. So /admin's keys are checked here from the head
+alone, and every body that FastAPI gets has been read here within a size and a time."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
 
 from fastapi import FastAPI
 
 from core.errors import JoulegateError, MethodNotAllowed, NotFound
-from gateway.client import Client, Receive, Scope, Send
+from gateway.auth import Keyring
+from gateway.client import Client, ClientGone, Receive, Scope, Send
 from gateway.dialect import ROUTES, dialect_of, error_body
 from gateway.serve import Gateway, error_headers
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+COLD_BODY_BYTES = 64 * 1024  # the largest that any route of FastAPI's needs is a small object
 
 
-def make_app(gateway: Gateway, cold: FastAPI, cold_routes: dict[str, str]) -> App:
-    """`cold_routes` are the fixed paths of `cold` with their methods; /admin and the OpenAPI page come on top."""
+def make_app(gateway: Gateway, cold: FastAPI, cold_routes: dict[str, str], admin_keyring: Callable[[], Keyring]) -> App:
+    """`cold_routes` are the fixed paths of `cold` with their methods; /admin and the OpenAPI page come on top.
+    `admin_keyring` gives the keys that hold now: a reload replaces them."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await _other(scope, receive, send)
             return
-        path, method = scope["path"], scope["method"]
-        route = ROUTES.get(path)
-        if route is not None and method == "POST":
-            await gateway.serve(Client(scope, receive, send), route)
-        elif path.startswith(("/admin/", "/docs", "/openapi.json")) or method in cold_routes.get(path, ""):
-            await cold(scope, receive, send)
-        elif route is not None:
-            await _refuse(Client(scope, receive, send), gateway, MethodNotAllowed(f"{path} takes POST", allow="POST"))
-        elif path in cold_routes:
-            allow = cold_routes[path]
-            await _refuse(Client(scope, receive, send), gateway, MethodNotAllowed(f"{path} takes {allow}", allow=allow))
-        elif path.startswith("/v1/models/"):
-            await cold(scope, receive, send)
-        else:
-            await _refuse(
-                Client(scope, receive, send),
-                gateway,
-                NotFound(f"there is no route {method} {path}", code="unknown_route"),
-            )
+        client = Client(scope, receive, send, gateway.limits.stall_timeout_s)
+        route = ROUTES.get(client.path)
+        if route is not None and client.method == "POST":
+            await gateway.serve(client, route)
+            return
+        with contextlib.suppress(ClientGone):
+            try:
+                _check_route(client.method, client.path, cold_routes)
+                if client.path.startswith("/admin/"):
+                    admin_keyring().identify(client.header(b"authorization"), client.header(b"x-api-key"))
+                body = await client.body(COLD_BODY_BYTES, gateway.limits.body_timeout_s)
+            except JoulegateError as error:
+                await _refuse(client, gateway, error)
+                return
+            await cold(scope, _already_read(body, receive), client.send)
 
     return app
+
+
+def _check_route(method: str, path: str, cold_routes: dict[str, str]) -> None:
+    """Raises what is to be told of a route that FastAPI does not have."""
+    if path.startswith(("/admin/", "/docs", "/openapi.json")) or method in cold_routes.get(path, ""):
+        return
+    if path in ROUTES:
+        raise MethodNotAllowed(f"{path} takes POST", allow="POST")
+    if path in cold_routes:
+        raise MethodNotAllowed(f"{path} takes {cold_routes[path]}", allow=cold_routes[path])
+    if not path.startswith("/v1/models/"):
+        raise NotFound(f"there is no route {method} {path}", code="unknown_route")
+
+
+def _already_read(body: bytes, receive: Receive) -> Receive:
+    messages: list[MutableMapping[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def again() -> MutableMapping[str, Any]:
+        return messages.pop() if messages else await receive()
+
+    return again
 
 
 async def _refuse(client: Client, gateway: Gateway, error: JoulegateError) -> None:

@@ -40,11 +40,13 @@ class ClientGone(Exception):
 
 
 class Client:
-    """Built per request. `started` is true once a byte of the answer may have reached the client."""
+    """Built per request. `started` is true once a byte of the answer may have reached the client. A client that reads
+    nothing for `stall_timeout_s` is taken for gone: it would hold its slot for ever."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, stall_timeout_s: float) -> None:
         self._receive = receive
         self._send = send
+        self._stall_timeout_s = stall_timeout_s
         self.path: str = scope["path"]
         self.method: str = scope["method"]
         self.query: bytes = scope.get("query_string", b"")
@@ -113,23 +115,30 @@ class Client:
 
     async def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         self.started = True
-        await self._send({"type": "http.response.start", "status": status, "headers": list(headers)})
+        await self.send({"type": "http.response.start", "status": status, "headers": list(headers)})
 
-    async def write(self, data: bytes, timeout_s: float) -> None:
-        """ClientGone when the client has read nothing for `timeout_s`: it would hold its slot for ever."""
+    async def write(self, data: bytes) -> None:
+        await self._send_within({"type": "http.response.body", "body": data, "more_body": True}, self._stall_timeout_s)
+
+    async def end(self, data: bytes = b"") -> None:
+        self.unwatch()  # a connection that ends with its answer is no hang-up
+        await self.send({"type": "http.response.body", "body": data, "more_body": False})
+
+    async def reply(self, status: int, headers: Headers, body: bytes) -> None:
+        await self.start(status, [*headers, (b"content-length", str(len(body)).encode())])
+        await self.end(body)
+
+    async def send(self, message: MutableMapping[str, Any]) -> None:
+        """For an application that writes its answer itself."""
+        await self._send_within(message, self._stall_timeout_s)
+
+    async def _send_within(self, message: MutableMapping[str, Any], timeout_s: float) -> None:
+        """ClientGone, and the end of the connection, when the client makes no room for `message`."""
         try:
             async with asyncio.timeout(timeout_s):
-                await self._send({"type": "http.response.body", "body": data, "more_body": True})
+                await self._send(message)
         except TimeoutError:
             self.gone = True
             if self._transport is not None:
                 self._transport.abort()
             raise ClientGone from None
-
-    async def end(self, data: bytes = b"") -> None:
-        self.unwatch()  # a connection that ends with its answer is no hang-up
-        await self._send({"type": "http.response.body", "body": data, "more_body": False})
-
-    async def reply(self, status: int, headers: Headers, body: bytes) -> None:
-        await self.start(status, [*headers, (b"content-length", str(len(body)).encode())])
-        await self.end(body)

@@ -33,6 +33,7 @@ class Job:
     error: str = ""
     usage: tuple[int, int] | None = None
     refused: set[str] = field(default_factory=set)
+    blamed: bool = False  # an instance that answered it with a failure has been counted as failing
 
 
 def make_row(job: Job, outcome: Outcome, wall_s: float, now_s: float) -> dict[str, object]:

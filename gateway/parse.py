@@ -4,6 +4,7 @@ Owns no opinion on whether the request makes sense: that is the engine's, whose 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -15,6 +16,8 @@ from core.errors import BadRequest
 IMAGE_TOKENS = 1000  # what a picture, sound or file part counts for in the estimate; its bytes say nothing
 MAX_SEQUENCES = 65_536  # answers to one request; a number without a bound would overflow the router's arithmetic
 NOTHING = Raw(b"null")
+TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)  # what tells how deep a place of JSON is
+COLON = re.compile(rb"\s*:")
 
 
 class Message(Struct):
@@ -181,6 +184,26 @@ def splice(body: bytes, field: bytes) -> bytes:
     """Puts a field first in the object. A later one of the same name, the client's own, still wins."""
     at = body.index(b"{") + 1
     return body[:at] + field + b"," + body[at:]
+
+
+def rename(body: bytes, model: str) -> bytes:
+    """The body, which `parse` has accepted, with `model` as its model. A key of that name further in is not ours."""
+    name = msgspec.json.encode(model)
+    parts: list[bytes] = []
+    depth = done = 0
+    is_model = False
+    for token in TOKEN.finditer(body):
+        first = body[token.start()]
+        if first in b"{[":
+            depth += 1
+        elif first in b"}]":
+            depth -= 1
+        elif depth == 1 and COLON.match(body, token.end()):
+            is_model = msgspec.json.decode(token.group()) == "model"
+        elif depth == 1 and is_model:
+            parts += [body[done : token.start()], name]
+            done, is_model = token.end(), False
+    return b"".join([*parts, body[done:]])
 
 
 def ask_for_usage(body: bytes, fields: Fields) -> bytes:

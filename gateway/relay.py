@@ -22,17 +22,22 @@ from pools.instance import Slot
 
 ANSWER_LIMIT_BYTES = 256 * 1024 * 1024  # of a non-streaming answer, which is held whole until it is complete
 ERROR_LIMIT_BYTES = 1024 * 1024
+HELD_LIMIT_BYTES = 1024 * 1024  # of events before the first content; more is handed on, and ends the chance of a retry
 ABORTED = (b'"finish_reason":"abort"', b'"stop_reason":"abort"')
 
 
 class AttemptFailed(Exception):
-    """An instance failed before the client saw a byte: another one may try. `ill` counts against its breaker."""
+    """An instance failed before the client saw a byte: another one may try. `ill` counts against its breaker;
+    `answered` says that it failed by an answer, which may be the fault of the request."""
 
-    def __init__(self, error: JoulegateError, *, ill: bool = True, vanished: bool = False) -> None:
+    def __init__(
+        self, error: JoulegateError, *, ill: bool = True, vanished: bool = False, answered: bool = False
+    ) -> None:
         super().__init__(error.message)
         self.error = error
         self.ill = ill
         self.vanished = vanished
+        self.answered = answered
 
 
 class Relay:
@@ -50,16 +55,24 @@ class Relay:
             outcome = await self._exchange(job, service, slot, body)
         except AttemptFailed as failure:
             if failure.ill:
-                instance.breaker.failure(self.clock.now_s())
+                self._blame(job, slot, answered=failure.answered)
             raise
         except (UpstreamFailed, UpstreamTimeout) as error:
-            instance.breaker.failure(self.clock.now_s())
+            self._blame(job, slot, answered=isinstance(error, StreamBroken))
             if job.client.started:
                 raise
             raise AttemptFailed(error, vanished=True) from None
         if outcome is Outcome.COMPLETED:
-            instance.breaker.success()
+            slot.succeeded()
         return outcome
+
+    def _blame(self, job: Job, slot: Slot, *, answered: bool) -> None:
+        """A request that every instance answers with a failure is likely to be at fault itself: it counts against the
+        first of them only. An instance that cannot be reached or breaks off counts each time."""
+        if answered and job.blamed:
+            return
+        job.blamed = job.blamed or answered
+        slot.failed(self.clock.now_s())
 
     async def _exchange(self, job: Job, service: Service, slot: Slot, body: bytes) -> Outcome:
         member = service.fleet.members.get(slot.instance.id)
@@ -74,11 +87,12 @@ class Relay:
             headers.append((b"authorization", b"Bearer " + key.encode()))
         path = job.route.path.encode() + (b"?" + job.client.query if job.client.query else b"")
         async with await member.wires.send(b"POST", path, headers, body) as exchange:
+            begin_by_s = self.clock.now_s() + self.limits.first_byte_timeout_s
             head = await exchange.head(self.limits.first_byte_timeout_s)
             if head.status >= 400:
                 return await self._refusal(job, service, exchange, head)
             if parsed.stream and (head.get(b"content-type") or b"").startswith(b"text/event-stream"):
-                return await self._stream(job, slot, exchange, head)
+                return await self._stream(job, slot, exchange, head, begin_by_s)
             return await self._whole(job, slot, exchange, head)
 
     async def _refusal(self, job: Job, service: Service, exchange: Exchange, head: Head) -> Outcome:
@@ -86,7 +100,7 @@ class Relay:
         said = await exchange.body(self.limits.stall_timeout_s, ERROR_LIMIT_BYTES)
         if head.status >= 500:
             error = UpstreamFailed(f"the instance answered {head.status}: {upstream_message(said)}")
-            raise AttemptFailed(error, ill=head.status != 503)
+            raise AttemptFailed(error, ill=head.status != 503, answered=True)
         if head.status in (401, 403):
             raise AttemptFailed(UpstreamFailed("the instance refused the gateway's own key", code="upstream_auth"))
         job.status, job.error = head.status, "upstream_refused"
@@ -104,45 +118,49 @@ class Relay:
     async def _whole(self, job: Job, slot: Slot, exchange: Exchange, head: Head) -> Outcome:
         body = await exchange.body(self.limits.first_byte_timeout_s, ANSWER_LIMIT_BYTES)
         if any(mark in body for mark in ABORTED):
-            raise AttemptFailed(UpstreamFailed("the instance gave up this answer"), vanished=True)
+            raise AttemptFailed(UpstreamFailed("the instance gave up this answer"), vanished=True, answered=True)
         if not body.lstrip().startswith((b"{", b"[")):
             raise UpstreamFailed("the instance sent an answer that is not JSON")
         assert job.timing is not None
         job.timing.chunk(self.clock.now_s(), 1)
-        slot.first_token()
+        slot.content()
         job.status = head.status
         if job.route.generates:
             job.usage = find_usage(body)
         await job.client.reply(head.status, self._headers(job, head), body)
         return Outcome.COMPLETED
 
-    async def _stream(self, job: Job, slot: Slot, exchange: Exchange, head: Head) -> Outcome:
+    async def _stream(self, job: Job, slot: Slot, exchange: Exchange, head: Head, begin_by_s: float) -> Outcome:
+        """Nothing reaches the client before the first content, which has to come by `begin_by_s`."""
         assert job.timing is not None and job.parsed is not None
         client, timing = job.client, job.timing
         strip = job.route.usage_on_request and not job.parsed.wants_usage
         events = EventStream(job.route.dialect, strip_usage=strip)
-        held = b""
-        timeout_s = self.limits.first_byte_timeout_s
+        held, begun = b"", False
         try:
+            timeout_s = self._left_s(begin_by_s)
             while data := await exchange.chunk(timeout_s):
                 before = events.events
                 out = events.feed(data)
+                if not begun and events.content:
+                    begun = True
+                    slot.content()
                 if not client.started:
                     held += out
-                    if not held or not events.content:
+                    if not held or not (begun or len(held) > HELD_LIMIT_BYTES):
+                        timeout_s = self._left_s(begin_by_s)
                         continue
-                    slot.first_token()
                     timeout_s = self.limits.stall_timeout_s
                     job.status = head.status
                     await client.start(head.status, self._headers(job, head))
                     out = held
                 if out:
                     timing.chunk(self.clock.now_s(), events.events - before)
-                    await client.write(out, self.limits.stall_timeout_s)
+                    await client.write(out)
             rest = events.finish()
         except StreamBroken as broken:
             if client.started and broken.before:
-                await client.write(broken.before, self.limits.stall_timeout_s)
+                await client.write(broken.before)
             raise
         finally:
             job.usage = events.usage()
@@ -151,6 +169,13 @@ class Relay:
             rest = held + rest
         await client.end(rest)
         return Outcome.COMPLETED
+
+    def _left_s(self, begin_by_s: float) -> float:
+        left_s = begin_by_s - self.clock.now_s()
+        if left_s <= 0:
+            limit_s = self.limits.first_byte_timeout_s
+            raise UpstreamTimeout(f"the instance did not begin its answer within {limit_s:g} s")
+        return left_s
 
     def _headers(self, job: Job, head: Head) -> Headers:
         """The instance's headers but for hop-by-hop ones, and the gateway's own."""

@@ -20,10 +20,12 @@ from gateway.app import make_app
 from gateway.cold import COLD_ROUTES, VERSION, add_cold_routes, add_error_answers
 from gateway.config import Config
 from gateway.config_file import ConfigError
+from gateway.docs_page import add_docs_page
 from gateway.metrics import run_log_counters
 from gateway.protocol import bounded_protocol
 from gateway.run_log import RunLog
 from gateway.wiring import Running, build, end_all_leftovers
+from pools.connection import authority
 
 ACCEPT_BACKLOG = 2048
 RESTART_PAUSE_S = 1.0
@@ -52,7 +54,7 @@ def make_socket(host: str, port: int) -> socket.socket:
         listener.listen(ACCEPT_BACKLOG)
     except OSError as error:
         listener.close()
-        raise CannotListen(f"cannot listen on {host}:{port}: {error.strerror or error}") from None
+        raise CannotListen(f"cannot listen on {authority(host, port)}: {error.strerror or error}") from None
     listener.setblocking(False)
     return listener
 
@@ -79,7 +81,10 @@ async def run_gateway(config: Config, load: Callable[[], Config], environment: M
         loop.add_signal_handler(number, stop.set)
     host, port = listener.getsockname()[:2]
     log.info(
-        "listening", url=f"http://{host}:{port}", services=list(running.gateway.services), mode=config.controller.mode
+        "listening",
+        url=f"http://{authority(host, port)}",
+        services=list(running.gateway.services),
+        mode=config.controller.mode,
     )
     try:
         async with asyncio.TaskGroup() as group:
@@ -109,16 +114,19 @@ def make_server(running: Running, load: Callable[[], Config], environment: Mappi
         except ConfigError as error:
             raise BadRequest("; ".join(str(problem) for problem in error.errors), code="invalid_config") from None
 
-    cold = FastAPI(title="joulegate admin API", version=VERSION, docs_url="/docs", redoc_url=None)
+    cold = FastAPI(title="joulegate admin API", version=VERSION, docs_url=None, redoc_url=None)
     cold.include_router(make_admin(running, load_or_tell, dict(environment)))
     add_error_answers(cold, running.gateway)
     add_cold_routes(cold, running.gateway, running.registry)
+    add_docs_page(cold)
     add_validation_errors(cold)
     limits = running.config.limits
     return Server(
         uvicorn.Config(
-            make_app(running.gateway, cold, COLD_ROUTES),
-            http=bounded_protocol(limits.max_header_bytes, limits.header_timeout_s),
+            make_app(running.gateway, cold, COLD_ROUTES, lambda: running.admin_keyring),
+            http=bounded_protocol(
+                limits.max_header_bytes, limits.header_timeout_s, lambda: running.gateway.limits.stall_timeout_s
+            ),
             ws="none",
             lifespan="off",
             log_config=None,

@@ -8,7 +8,6 @@ import asyncio
 import os
 from itertools import count
 
-import msgspec
 import structlog
 
 from core.clock import Clock
@@ -29,7 +28,7 @@ from gateway.config import Limits
 from gateway.dialect import Dialect, Route, error_body, error_event
 from gateway.job import Job, make_row
 from gateway.metrics import Metrics
-from gateway.parse import NOTHING, Parsed, ask_for_usage, parse, splice
+from gateway.parse import NOTHING, Parsed, ask_for_usage, parse, rename, splice
 from gateway.relay import AttemptFailed, Relay
 from gateway.service import Service, header_seconds, make_ask, size_up
 from gateway.timing import Timing
@@ -108,12 +107,15 @@ class Gateway:
 
     async def _tell(self, job: Job, error: JoulegateError) -> Outcome:
         job.error = job.error or error.code
-        client = job.client
-        if client.started:
-            await client.end(error_event(job.route.dialect, error))
-            return Outcome.CUT
-        job.status = error.status
-        await client.reply(error.status, error_headers(job.request_id, error), error_body(job.route.dialect, error))
+        client, dialect = job.client, job.route.dialect
+        try:
+            if client.started:
+                await client.end(error_event(dialect, error))
+                return Outcome.CUT
+            job.status = error.status
+            await client.reply(error.status, error_headers(job.request_id, error), error_body(dialect, error))
+        except ClientGone:
+            return Outcome.CLIENT_GONE
         if error.status < 500 and error.status != 429:
             return Outcome.CLIENT_ERROR
         shed = error.status == 429 or error.code == "queue_timeout"
@@ -170,7 +172,7 @@ class Gateway:
         if spec.engine_priority and job.route.usage_on_request:
             body = splice(body, b'"priority":%d' % int(ask.deadline_s * 1000))
         if parsed.fields.model is not None and parsed.fields.model != spec.model:
-            body = _rename(body, parsed.fields.model, spec.model)
+            body = rename(body, spec.model)
         return body
 
     async def _attempts(self, job: Job, service: Service, ask: Ask, body: bytes) -> Outcome:
@@ -222,13 +224,3 @@ def error_headers(request_id: str, error: JoulegateError) -> Headers:
     if error.status == 408:
         headers.append((b"connection", b"close"))  # what is left of the body is not worth reading
     return headers
-
-
-def _rename(body: bytes, said: str, meant: str) -> bytes:
-    """The engine knows the model by another name than the client."""
-    before = b'"model":' + msgspec.json.encode(said)
-    if body.count(before) == 1:
-        return body.replace(before, b'"model":' + msgspec.json.encode(meant))
-    whole = msgspec.json.decode(body)
-    whole["model"] = meant
-    return msgspec.json.encode(whole)

@@ -165,12 +165,12 @@ def _apply_services(running: Running, specs: Mapping[str, ServiceSpec], added: M
     changes = []
     services = running.gateway.services
     for name in [n for n in services if n not in specs]:
-        removed = services.pop(name)
-        removed.fleet.retire()
+        del services[name]
+        running.cluster.retire(name)
         changes.append(f"service {name} removed; its instances drain")
     for name, service in added.items():
         services[name] = service
-        running.cluster.fleets[name] = service.fleet
+        running.cluster.add(service.fleet)
         changes.append(f"service {name} added")
     for name, spec in specs.items():
         if name not in added and services[name].spec != spec:
@@ -184,6 +184,9 @@ def _needs_restart(old: Config, new: Config) -> Iterable[str]:
     for section in ("listen", "run_log", "controller", "health", "breaker"):
         if getattr(old, section) != getattr(new, section):
             yield section
+    for key in ("connect_timeout_s", "header_timeout_s", "max_header_bytes"):  # connections were made with them
+        if getattr(old.limits, key) != getattr(new.limits, key):
+            yield f"limits.{key}"
 
 
 def _fixed(old: ServiceSpec, new: ServiceSpec) -> Iterable[str]:

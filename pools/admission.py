@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from core.clock import Clock
-from core.errors import Unavailable
+from core.errors import NotFound, Unavailable
 from core.request import Ask
 from core.service import ServiceSpec
 from pools.instance import Slot
@@ -21,13 +21,20 @@ class Admission:
     def __init__(self, spec: ServiceSpec, clock: Clock, *, max_queue: int, max_wait_s: float, seed: int = 0) -> None:
         self._clock = clock
         self.max_wait_s = max_wait_s
-        self.router = Router(spec, max_queue, seed, self._placed)
+        self._closed = False
+        self.router = Router(spec, max_queue, seed, self._placed, self._failed)
         self.router.bind(self.pump)
 
     def pump(self) -> None:
         """Call when an instance became ready or free."""
         if self.router.queued():
             self.router.pump(self._clock.now_s())
+
+    def close(self) -> None:
+        """The service is no more: nobody is let in, and whoever waits is told."""
+        self._closed = True
+        for ticket in self.router.waiting():
+            self._failed(ticket, self._gone())
 
     @asynccontextmanager
     async def admit(self, ask: Ask, refused: frozenset[str] = frozenset()) -> AsyncIterator[Slot]:
@@ -36,6 +43,8 @@ class Admission:
             yield slot
 
     async def _slot(self, ask: Ask, refused: frozenset[str]) -> Slot:
+        if self._closed:
+            raise self._gone()
         future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
         ticket = Ticket(ask, future, refused)
         slot = self.router.submit(ticket, self._clock.now_s())
@@ -47,7 +56,7 @@ class Admission:
         except BaseException as error:
             self.router.cancel(ticket)
             # The slot may have come in the same turn of the loop as the cancellation: it must not be lost.
-            if future.done() and not future.cancelled():
+            if future.done() and not future.cancelled() and future.exception() is None:
                 future.result().release()
             if isinstance(error, TimeoutError):
                 raise self._gave_up() from None
@@ -60,6 +69,15 @@ class Admission:
             slot.release()
         else:
             future.set_result(slot)
+
+    def _failed(self, ticket: Ticket, error: Exception) -> None:
+        future = ticket.waiter
+        assert isinstance(future, asyncio.Future)
+        if not future.done():
+            future.set_exception(error)
+
+    def _gone(self) -> Exception:
+        return NotFound(f"The model `{self.router.spec.name}` was removed.", param="model", code="model_not_found")
 
     def _gave_up(self) -> Exception:
         waited = f"{self.max_wait_s:g} s"

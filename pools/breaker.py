@@ -31,6 +31,12 @@ class Breaker:
             self._trial = True
         return self._trial
 
+    def works(self) -> None:
+        """An answer has begun. That ends a pause, for a stream may last for minutes; the failures are forgotten only
+        when one is complete, so that an instance that breaks every answer off does not pass for healthy."""
+        self._open_until_s = None
+        self._trial = False
+
     def success(self) -> None:
         self._failures = 0
         self._wait_s = self._backoff_s
@@ -41,7 +47,10 @@ class Breaker:
         """The trial ended without telling anything about the instance (the client left, or erred)."""
         self._trial = False
 
-    def failure(self, now_s: float) -> None:
+    def failure(self, now_s: float, *, trial: bool = False) -> None:
+        """While open only the trial counts: requests sent before it opened end late and tell nothing new."""
+        if self._open_until_s is not None and not trial:
+            return
         self._failures += 1
         if self._open_until_s is not None or self._failures >= self._limit:
             self._open_until_s = now_s + self._wait_s

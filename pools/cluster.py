@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import httpx
 
@@ -13,24 +13,41 @@ from pools.fleet import Fleet
 
 
 class LiveCluster:
-    """Owns the fleets by service name and the prober tasks."""
+    """Owns the fleets by service name, those that retire, and the prober tasks.
+
+    A service may be removed and come back before its instances have drained: then two fleets bear its name for a
+    while, the one in `fleets` and one in `retiring`."""
 
     def __init__(
         self, fleets: Iterable[Fleet], clock: Clock, *, probe_interval_s: float, probe_timeout_s: float
     ) -> None:
         self.fleets = {fleet.spec.name: fleet for fleet in fleets}
+        self.retiring: list[Fleet] = []
         self.changed = asyncio.Event()
         self._clock = clock
         self._interval_s = probe_interval_s
         self._probes = httpx.AsyncClient(timeout=probe_timeout_s, trust_env=False)
 
+    def add(self, fleet: Fleet) -> None:
+        self.fleets[fleet.spec.name] = fleet
+
+    def retire(self, service: str) -> None:
+        """Its fleet starts nothing more and goes when its last instance has."""
+        fleet = self.fleets.pop(service)
+        fleet.retire()
+        self.retiring.append(fleet)
+
+    def all_fleets(self) -> Iterator[Fleet]:
+        yield from self.fleets.values()
+        yield from self.retiring
+
     async def observe(self) -> Seen:
         pools: list[SeenPool] = []
         instances: list[SeenInstance] = []
-        for name, fleet in list(self.fleets.items()):
+        for fleet in self.all_fleets():
             fleet.check_processes()
-            if not fleet.wanted and not fleet.members:
-                del self.fleets[name]
+        self.retiring = [fleet for fleet in self.retiring if fleet.members]
+        for fleet in self.all_fleets():
             seen_pools, seen_instances = fleet.observe()
             pools += seen_pools
             instances += seen_instances
@@ -43,7 +60,7 @@ class LiveCluster:
             if fleet is not None:
                 fleet.start(action.pool, action.reason)
             return
-        for fleet in self.fleets.values():
+        for fleet in self.all_fleets():
             if action.instance_id in fleet.members:
                 if isinstance(action, Stop):
                     fleet.drain(action.instance_id, action.reason)
@@ -55,13 +72,13 @@ class LiveCluster:
         async with asyncio.TaskGroup() as group:
             probing: dict[str, asyncio.Task[None]] = {}
             while True:
-                members = {i: fleet for fleet in self.fleets.values() for i in fleet.members}
+                members = {i: fleet for fleet in self.all_fleets() for i in fleet.members}
                 for instance_id in probing.keys() - members.keys():
                     probing.pop(instance_id).cancel()
                 for instance_id in members.keys() - probing.keys():
                     task = group.create_task(self._probe_one(members[instance_id], instance_id))
                     probing[instance_id] = task
-                for fleet in self.fleets.values():
+                for fleet in self.all_fleets():
                     fleet.admission.pump()  # a breaker's pause ends without an event of its own
                 await self._clock.sleep(min(0.1, self._interval_s))
 
@@ -85,12 +102,12 @@ class LiveCluster:
     async def close(self, stop_timeout_s: float) -> None:
         """Ends every child: politely, then by force within `stop_timeout_s`."""
         await self._probes.aclose()
-        children = [(f, i) for f in self.fleets.values() if f.launcher.managed for i in f.members]
+        children = [(f, i) for f in self.all_fleets() if f.launcher.managed for i in f.members]
         for fleet, instance_id in children:
             fleet.launcher.stop(instance_id, force=False)
         deadline_s = self._clock.now_s() + stop_timeout_s
         while any(f.launcher.alive(i) for f, i in children) and self._clock.now_s() < deadline_s:
             await self._clock.sleep(0.05)
-        for fleet in self.fleets.values():
+        for fleet in self.all_fleets():
             for instance_id in list(fleet.members):
                 fleet.forget(instance_id)

@@ -19,6 +19,11 @@ IDLE_KEEP = 64  # idle connections kept per instance
 Headers = list[tuple[bytes, bytes]]
 
 
+def authority(host: str, port: int) -> str:
+    """HOST:PORT as it stands in URLs and Host headers: an IPv6 address in brackets (RFC 3986, 3.2.2)."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 @dataclass(frozen=True, slots=True)
 class Head:
     """Status line and headers of an answer; header names are lower case."""
@@ -158,12 +163,17 @@ class Exchange:
         self._wires.give_back(self._wire)
 
     async def head(self, timeout_s: float) -> Head:
-        while self._wire.head is None:
-            if self._wire.stale:
-                # A server may close an idle connection just as it is used again: the request was never seen there.
-                self._wire = await self._wires.send_again(self._wire, self._request)
-            self._check()
-            await self._wire.wait(timeout_s)
+        """Within `timeout_s` in all, however many pieces it comes in."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._wire.head is None:
+                    if self._wire.stale:
+                        # A server may close an idle connection just as it is used again: it never saw the request.
+                        self._wire = await self._wires.send_again(self._wire, self._request)
+                    self._check()
+                    await self._wire.wait(timeout_s)
+        except TimeoutError:
+            raise UpstreamTimeout(f"the instance did not begin its answer within {timeout_s:g} s") from None
         self._request = b""
         return self._wire.head
 
@@ -227,7 +237,7 @@ class Wires:
         return wire
 
     def _render(self, method: bytes, path: bytes, headers: Headers, body: bytes) -> bytes:
-        lines = [method + b" " + path + b" HTTP/1.1\r\nhost: " + f"{self._host}:{self._port}".encode()]
+        lines = [method + b" " + path + b" HTTP/1.1\r\nhost: " + authority(self._host, self._port).encode()]
         lines += [name + b": " + value for name, value in headers]
         lines.append(b"content-length: %d\r\n\r\n" % len(body))
         return b"\r\n".join(lines) + body

@@ -42,6 +42,7 @@ class Member:
     stopping_since_s: float | None = None
     resumable: bool = False
     configured: bool = False  # its URL stands in the configuration
+    unlisted: bool = False  # it drains because its URL has left the configuration
 
 
 class Fleet:
@@ -63,6 +64,7 @@ class Fleet:
         self.admission = admission
         self.members: dict[str, Member] = {}
         self.wanted = {pool.name: pool.instances for pool in spec.pools}
+        self._retired = False
         self._model = model
         self._clock = clock
         self._limits = limits
@@ -107,11 +109,7 @@ class Fleet:
 
     def resume(self, instance_id: str) -> None:
         """Takes a drain back, unless its processes are already ending."""
-        member = self.members[instance_id]
-        member.resumable = False
-        if member.instance.state is State.DRAINING and member.stopping_since_s is None:
-            member.good = member.bad = 0
-            self._move(member, State.STARTING, "resumed by an operator")
+        self._resume(self.members[instance_id], "resumed by an operator")
 
     def probed(self, instance_id: str, healthy: bool, detail: str = "") -> None:
         """Result of one health probe."""
@@ -151,6 +149,8 @@ class Fleet:
             elif instance.state is State.DRAINING and instance.requests == 0 and not member.resumable:
                 member.stopping_since_s = now_s
                 self.launcher.stop(instance.id, force=False)
+            if self._retired and instance.state is State.FAILED:  # no controller sees to the dead of a retired fleet
+                self.forget(instance.id)
 
     def forget(self, instance_id: str) -> None:
         """Ends what is left of it and takes it off the books."""
@@ -163,7 +163,9 @@ class Fleet:
         self._event("instance_gone", {"instance": instance_id, "reason": member.instance.reason})
 
     def respec(self, spec: ServiceSpec, *, keep_wanted: bool = False) -> None:
-        """Takes new promises and pools whole. Instances of pools that are gone drain; static URLs come and go."""
+        """Takes new promises and pools whole. Instances of pools that are gone drain; static URLs come and go.
+
+        `keep_wanted`: an operator's change of promises. What operators added and removed stays as it is."""
         self.spec = spec
         if not keep_wanted:
             self.wanted = {pool.name: pool.instances for pool in spec.pools}
@@ -174,25 +176,33 @@ class Fleet:
             pool = self.pool(instance.pool)
             place = (instance.pool, Place(instance.host, instance.port))
             if pool is None or (member.configured and place not in urls):
+                operator_removed = instance.state is State.DRAINING and not member.resumable
+                member.unlisted = member.unlisted or not operator_removed
                 self.drain(instance.id, "its pool or URL left the configuration")
-            else:
-                instance.limits = pool.limits
-                urls.pop(place, None)
-        for (pool_name, _), url in urls.items():
-            self.members[self.adopt(pool_name, url)].configured = True
+                continue
+            instance.take(pool)
+            urls.pop(place, None)
+            if member.unlisted and member.configured:
+                self._resume(member, "its URL is back in the configuration")
+        if not keep_wanted:
+            for (pool_name, _), url in urls.items():
+                self.members[self.adopt(pool_name, url)].configured = True
         self.admission.pump()
 
     def retire(self) -> None:
-        """The service left the configuration: what runs finishes, nothing starts."""
+        """The service left the configuration: what runs finishes, what waits is told, nothing starts."""
+        self._retired = True
         self.wanted = {}
+        self.admission.close()
         for instance_id in list(self.members):
             self.drain(instance_id, "its service left the configuration")
 
     def observe(self) -> tuple[list[SeenPool], list[SeenInstance]]:
+        """A retired fleet shows instances only: a pool of that name may belong to its service's next fleet."""
         router = self.admission.router
         pools = [
             SeenPool(self.spec.name, p.name, self.wanted.get(p.name, 0), p.tp, router.queued(i), self.launcher.managed)
-            for i, p in enumerate(self.spec.pools)
+            for i, p in enumerate(() if self._retired else self.spec.pools)
         ]
         instances = [
             SeenInstance(
@@ -209,6 +219,12 @@ class Fleet:
             for m, i in ((member, member.instance) for member in self.members.values())
         ]
         return pools, instances
+
+    def _resume(self, member: Member, reason: str) -> None:
+        member.resumable = member.unlisted = False
+        if member.instance.state is State.DRAINING and member.stopping_since_s is None:
+            member.good = member.bad = 0
+            self._move(member, State.STARTING, reason)
 
     def _continue_stopping(self, member: Member, now_s: float) -> None:
         assert member.stopping_since_s is not None

@@ -11,6 +11,7 @@ from core.instances import State
 from core.request import Ask
 from core.service import PoolSpec
 from pools.breaker import Breaker
+from pools.connection import authority
 from profiles.engine_model import EngineModel
 
 
@@ -32,12 +33,9 @@ class Instance:
         self.id = instance_id
         self.host = host
         self.port = port
-        self.pool = pool.name
-        self.tp = pool.tp
-        self.clock_mhz = pool.clock_mhz or (max(model.clocks_mhz) if model else 0)  # 0 = not locked: it runs up
-        self.limits = pool.limits
         self.breaker = breaker
         self.model = model
+        self.take(pool)
         self.adopted = adopted
         self.state = State.STARTING
         self.since_s = now_s
@@ -49,7 +47,14 @@ class Instance:
 
     @property
     def url(self) -> str:
-        return f"http://{self.host}:{self.port}"
+        return f"http://{authority(self.host, self.port)}"
+
+    def take(self, pool: PoolSpec) -> None:
+        """What the configuration says of every instance of its pool."""
+        self.pool = pool.name
+        self.tp = pool.tp
+        self.clock_mhz = pool.clock_mhz or (max(self.model.clocks_mhz) if self.model else 0)  # 0: not locked, runs up
+        self.limits = pool.limits
 
     def set_state(self, state: State, now_s: float, reason: str = "") -> None:
         if state is not self.state:
@@ -102,6 +107,17 @@ class Slot:
         if self._prefilling:
             self._prefilling = False
             self.instance.prefill_tokens -= self._ask.input_tokens
+
+    def content(self) -> None:
+        """The answer itself has begun: the instance works, however long the rest may take."""
+        self.first_token()
+        self.instance.breaker.works()
+
+    def succeeded(self) -> None:
+        self.instance.breaker.success()
+
+    def failed(self, now_s: float) -> None:
+        self.instance.breaker.failure(now_s, trial=self._trial)
 
     def release(self) -> None:
         if self._released:

@@ -5,12 +5,13 @@ processes on this host, each in a session of its own, and ends whole sessions so
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -25,6 +26,7 @@ EMULATED_ARGV = (
     "--clock-mhz", "{clock_mhz}", "--max-num-seqs", "{slots}", "--served-model-name", "{model}",
     "--max-model-len", "{context_tokens}", "--runner", "{runner}", "--max-num-batched-tokens", "512",
 )  # fmt: skip
+REAP_S = 0.5  # a killed process is gone at once, unless its kernel call hangs, as in a driver that is stuck
 MARK = "JOULEGATE_INSTANCE"  # in the environment of every child: how a later start recognises what an earlier one left
 
 
@@ -79,17 +81,27 @@ class StaticLauncher:
 
 
 class ProcessLauncher:
-    """Children of this process. Owns their Popen objects and nothing else does."""
+    """Children of this process. Owns their Popen objects and nothing else does. `_undead` are killed children that
+    have not ended yet: they keep their GPUs until they have."""
 
     managed = True
 
-    def __init__(self, service: ServiceSpec, environment: Mapping[str, str], gpus: GpuBook) -> None:
+    def __init__(
+        self,
+        service: ServiceSpec,
+        environment: Mapping[str, str],
+        gpus: GpuBook,
+        kill: Callable[[int], None] | None = None,
+    ) -> None:
+        self._kill = kill or _kill_session
+        self._undead: dict[str, subprocess.Popen[bytes]] = {}
         self._service = service
         self._gpus = gpus
         self._environment = dict(environment)
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(self, instance_id: str, pool: PoolSpec) -> Place:
+        self._reap()
         place = Place("127.0.0.1", _free_port())
         spec = self._service.launcher
         argv = EMULATED_ARGV if spec.kind == "emulated" else spec.argv
@@ -115,22 +127,31 @@ class ProcessLauncher:
         return place
 
     def alive(self, instance_id: str) -> bool:
-        child = self._children.get(instance_id)
+        child = self._children.get(instance_id) or self._undead.get(instance_id)
         return child is not None and child.poll() is None
 
     def stop(self, instance_id: str, *, force: bool) -> None:
         """SIGTERM to the server, or SIGKILL to its whole session. A server that has gone takes its session along."""
+        self._reap()
         child = self._children.get(instance_id)
         if child is None:
-            self._gpus.give_back(instance_id)  # a start that failed had taken them
+            if instance_id not in self._undead:
+                self._gpus.give_back(instance_id)  # a start that failed had taken them
             return
         if not force and child.poll() is None:
             child.terminate()
             return
-        _kill_session(child.pid)
-        child.wait()
-        del self._children[instance_id]
-        self._gpus.give_back(instance_id)
+        self._kill(child.pid)
+        self._undead[instance_id] = self._children.pop(instance_id)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(REAP_S)
+        self._reap()
+
+    def _reap(self) -> None:
+        for instance_id, child in list(self._undead.items()):
+            if child.poll() is not None:
+                del self._undead[instance_id]
+                self._gpus.give_back(instance_id)
 
     def _values(self, place: Place, pool: PoolSpec) -> dict[str, str]:
         service = self._service

@@ -5,8 +5,15 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from itertools import count
+from typing import Protocol
 
 from core.request import Ask
+
+
+class Waiter(Protocol):
+    """Whoever is told of the slot: a future, for asyncio callers. `done` once nobody waits any more."""
+
+    def done(self) -> bool: ...
 
 
 class Ticket:
@@ -14,11 +21,16 @@ class Ticket:
 
     __slots__ = ("ask", "gone", "refused", "waiter")
 
-    def __init__(self, ask: Ask, waiter: object, refused: frozenset[str] = frozenset()) -> None:
+    def __init__(self, ask: Ask, waiter: Waiter | None, refused: frozenset[str] = frozenset()) -> None:
         self.ask = ask
         self.waiter = waiter
         self.refused = refused
         self.gone = False
+
+    @property
+    def abandoned(self) -> bool:
+        """Its client has left or was told already; the ticket itself is taken out a moment later."""
+        return self.waiter is not None and self.waiter.done()
 
 
 class DeadlineQueue:

@@ -22,15 +22,26 @@ LOOKAHEAD = 8  # queued tickets tried behind one that does not fit, so that a la
 
 
 class Router:
-    """Owns the queues of one service. Instances are the fleet's; only slots change what they hold."""
+    """Owns the queues of one service. Instances are the fleet's; only slots change what they hold. Without `on_failed`
+    a ticket that cannot be weighed raises, where nobody else would suffer from it, as in the simulator."""
 
-    def __init__(self, spec: ServiceSpec, max_queue: int, seed: int, on_placed: Callable[[Ticket, Slot], None]) -> None:
+    def __init__(
+        self,
+        spec: ServiceSpec,
+        max_queue: int,
+        seed: int,
+        on_placed: Callable[[Ticket, Slot], None],
+        on_failed: Callable[[Ticket, Exception], None] | None = None,
+    ) -> None:
         self.spec = spec
         self.max_queue = max_queue
         self.instances: dict[str, Instance] = {}
         self._queues = [DeadlineQueue() for _ in spec.pools]
         self._random = random.Random(seed)
         self._on_placed = on_placed
+        self._on_failed = on_failed
+        self._pumping = False
+        self._pump_again = False
         self._on_release: Callable[[], None] = lambda: None
 
     def bind(self, on_release: Callable[[], None]) -> None:
@@ -42,9 +53,12 @@ class Router:
             return sum(len(queue) for queue in self._queues)
         return len(self._queues[pool_index]) if pool_index < len(self._queues) else 0
 
+    def waiting(self) -> list[Ticket]:
+        return [ticket for queue in self._queues for ticket in queue]
+
     def respec(self, spec: ServiceSpec) -> None:
         """Takes new promises and pools; what waits is queued again under the new pools."""
-        waiting = [ticket for queue in self._queues for ticket in queue]
+        waiting = self.waiting()
         self.spec = spec
         self._queues = [DeadlineQueue() for _ in spec.pools]
         for ticket in waiting:
@@ -52,24 +66,39 @@ class Router:
 
     def submit(self, ticket: Ticket, now_s: float) -> Slot | None:
         """A slot at once, or None and the ticket waits. Raises Overloaded when the queue is full."""
-        ahead = self._queues[min(ticket.ask.pool_index, len(self._queues) - 1)].first(1)
-        if not ahead or ahead[0].ask.deadline_s > ticket.ask.deadline_s:
+        ahead = self._queue_of(ticket).first(1)
+        is_first = not ahead or ahead[0].ask.deadline_s > ticket.ask.deadline_s
+        if is_first:
             slot = self._place(ticket, now_s)
             if slot is not None:
                 return slot
         if self.queued() >= self.max_queue:
             raise Overloaded(f"the queue of {self.spec.name} is full", retry_after_s=1.0)
         self._queue_of(ticket).push(ticket)
+        if not is_first:  # there may be room that those ahead of it cannot use
+            self.pump(now_s)
         return None
 
     def cancel(self, ticket: Ticket) -> None:
         self._queue_of(ticket).remove(ticket)
 
     def pump(self, now_s: float) -> None:
-        """Places every queued request that now has somewhere to go, earliest deadlines first within a pool."""
-        for queue in self._queues:
-            while len(queue) and self._place_one(queue, now_s):
-                pass
+        """Places every queued request that now has somewhere to go, earliest deadlines first within a pool.
+
+        A slot that comes back in the middle is seen by the round that runs: rounds within rounds would go as deep as
+        the queue is long."""
+        self._pump_again = True
+        if self._pumping:
+            return
+        self._pumping = True
+        try:
+            while self._pump_again:
+                self._pump_again = False
+                for queue in self._queues:
+                    while len(queue) and self._place_one(queue, now_s):
+                        pass
+        finally:
+            self._pumping = False
 
     def anyone_ready(self, now_s: float) -> bool:
         return any(instance.open_to(now_s) for instance in self.instances.values())
@@ -78,13 +107,38 @@ class Router:
         return self._queues[min(ticket.ask.pool_index, len(self._queues) - 1)]
 
     def _place_one(self, queue: DeadlineQueue, now_s: float) -> bool:
-        for ticket in queue.first(LOOKAHEAD):
-            slot = self._place(ticket, now_s)
+        """Whether a ticket left the queue: placed, abandoned, or failed. Its fault is its own: this runs inside the
+        release of somebody else's slot, who must not hear of it."""
+        for ticket in self._hopeful(queue, now_s):
+            if ticket.abandoned:
+                queue.remove(ticket)
+                return True
+            try:
+                slot = self._place(ticket, now_s)
+            except Exception as error:
+                queue.remove(ticket)
+                if self._on_failed is None:
+                    raise
+                self._on_failed(ticket, error)
+                return True
             if slot is not None:
                 queue.remove(ticket)
                 self._on_placed(ticket, slot)
                 return True
         return False
+
+    def _hopeful(self, queue: DeadlineQueue, now_s: float) -> list[Ticket]:
+        """The next tickets that an instance open now might take. One whose tried instances are all that is open waits
+        for another and takes nobody's turn meanwhile."""
+        open_now = {i.id for i in self.instances.values() if i.open_to(now_s)}
+        look = LOOKAHEAD
+        while open_now:
+            first = queue.first(look)
+            hopeful = [ticket for ticket in first if not open_now <= ticket.refused]
+            if len(hopeful) >= LOOKAHEAD or len(first) < look:
+                return hopeful[:LOOKAHEAD]
+            look *= 2
+        return []
 
     def _place(self, ticket: Ticket, now_s: float) -> Slot | None:
         instance = self.pick(ticket.ask, now_s, ticket.refused)

@@ -37,6 +37,15 @@ def ids_json(ids: Sequence[int] | None) -> str:
     return "null" if ids is None else "[" + ",".join(map(str, ids)) + "]"
 
 
+def stream_end(job: Job, head: str, outlets: Sequence[Outlet]) -> bytes:
+    """The last bytes of a stream of chunks that all begin with `head`: the usage, where it was asked for, and DONE."""
+    if not job.sampling.include_usage:
+        return DONE
+    usage = usage_of(job.prompt_tokens, sum(outlet.count for outlet in outlets))
+    last = f'{head}],"usage":{to_json(usage).decode()},"system_fingerprint":"{FINGERPRINT}"}}\n\n'
+    return last.encode() + DONE
+
+
 class ChatFace:
     def __init__(self, job: Job) -> None:
         self._job = job
@@ -67,11 +76,7 @@ class ChatFace:
         return (self._head + choice + end).encode()
 
     def closing(self, outlets: Sequence[Outlet]) -> bytes:
-        if not self._job.sampling.include_usage:
-            return DONE
-        usage = usage_of(self._job.prompt_tokens, sum(outlet.count for outlet in outlets))
-        last = f'{self._head}],"usage":{to_json(usage).decode()},"system_fingerprint":"{FINGERPRINT}"}}\n\n'
-        return last.encode() + DONE
+        return stream_end(self._job, self._head, outlets)
 
     def whole(self, deltas: Sequence[Delta]) -> dict[str, Any]:
         job = self._job

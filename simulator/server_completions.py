@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from json.encoder import encode_basestring
 from typing import Any
 
-from simulator.server_chat import DONE, FINGERPRINT, ids_json, running_usage, usage_of
+from simulator.server_chat import FINGERPRINT, ids_json, running_usage, stream_end, usage_of
 from simulator.server_errors import to_json
 from simulator.server_job import Job
 from simulator.server_outlet import Delta, Outlet
@@ -45,11 +45,7 @@ class CompletionFace:
         return f"{self._head}{choice}{usage}{mark}}}\n\n".encode()
 
     def closing(self, outlets: Sequence[Outlet]) -> bytes:
-        if not self._job.sampling.include_usage:
-            return DONE
-        usage = usage_of(self._job.prompt_tokens, sum(outlet.count for outlet in outlets))
-        last = f'{self._head}],"usage":{to_json(usage).decode()},"system_fingerprint":"{FINGERPRINT}"}}\n\n'
-        return last.encode() + DONE
+        return stream_end(self._job, self._head, outlets)
 
     def whole(self, deltas: Sequence[Delta]) -> dict[str, Any]:
         job = self._job

@@ -171,6 +171,23 @@ def test_gpus_come_back_when_an_instance_ends(tmp_path: Path) -> None:
         launcher.stop("b-1", force=True)
 
 
+def test_a_child_that_cannot_be_killed_holds_its_gpus_and_nobody_up(tmp_path: Path) -> None:
+    """As one does whose driver call hangs: no signal reaches it until the call returns."""
+    gpus = GpuBook()
+    argv = (sys.executable, "-c", "import time; time.sleep(600)", "{port}", "{gpus}")
+    stuck: list[int] = []
+    launcher = ProcessLauncher(spec(tmp_path, *argv), os.environ, gpus, kill=stuck.append)
+    launcher.start("a-1", POOL)
+    launcher.stop("a-1", force=True)
+    launcher.stop("a-1", force=True)
+    assert launcher.alive("a-1")
+    assert gpus.take("b-1", 2) == (2, 3)
+    os.kill(stuck[0], signal.SIGKILL)
+    assert until(lambda: not launcher.alive("a-1"))
+    launcher.stop("a-1", force=True)
+    assert gpus.take("c-1", 2) == (0, 1)
+
+
 def test_place_of_a_url() -> None:
     assert place_of("http://10.0.0.1:8000") == Place("10.0.0.1", 8000)
     assert place_of("http://[::1]:9") == Place("::1", 9)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
-from tests.e2e.process import Gateway, write_config
-from tests.fakes import Stage, until
+from tests import fakes
+from tests.e2e.process import CHAT, Gateway, write_config
+from tests.fakes import Stage, sse, until
 
 Start = Callable[..., Gateway]
 
@@ -52,3 +55,27 @@ def settled(stage: Stage, gateway: Gateway) -> Iterator[None]:
     yield
     stage.open_gate()
     assert until(gateway.idle), gateway.state()
+
+
+@pytest.fixture
+def bystander(gateway: Gateway, stage: Stage) -> Iterator[None]:
+    """Somebody else's stream on the instance that the test's request goes to first. It must come through whole."""
+    stage.scripts.append(fakes.drip)
+    said: list[bytes] = []
+    begun = threading.Event()
+
+    def listen() -> None:
+        with httpx.stream("POST", f"{gateway.url}/v1/chat/completions", json={**CHAT, "stream": True}) as answer:
+            for data in answer.iter_raw():
+                said.append(data)
+                begun.set()
+
+    thread = threading.Thread(target=listen)
+    thread.start()
+    assert begun.wait(10)
+    yield
+    stage.open_gate()
+    thread.join(10)
+    heard = list(sse(b"".join(said)))
+    assert heard[-1] == b"data: [DONE]"
+    assert not any(b'"error"' in event for event in heard)

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.fakes import Backend, until
 
 ROOT = Path(__file__).resolve().parents[2]
 LOOSE = {"ttft_p99_ms": {"S": 60_000, "M": 60_000, "L": 60_000}, "tbt_p99_ms": 20_000}
+LIMITS = {"first_byte_timeout_s": 0.8, "stall_timeout_s": 0.8, "max_wait_s": 5.0, "connect_timeout_s": 1.0}
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "import os"}], "max_tokens": 6}
 Tree = dict[str, Any]
 
@@ -166,3 +168,11 @@ class Gateway:
 
 def run_command(*words: object, timeout_s: float = 30) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command(*words), cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+def connect(gateway: Gateway, stream: bool) -> socket.socket:
+    """A client that sent its request and will hang up."""
+    body = json.dumps({**CHAT, "stream": stream}).encode()
+    made = socket.create_connection(("127.0.0.1", gateway.port), 10)
+    made.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+    return made

@@ -4,7 +4,9 @@ Each test leaves the gateway as it found it: the same instances, ready."""
 
 import hashlib
 import shutil
+import socket
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import httpx
@@ -35,7 +37,7 @@ def gateway(stage: Stage, start) -> Gateway:
     """A pool for short answers with one instance, one for the rest with another; the third backend is spare."""
     first, second, _ = stage.backends
     pools = [pool([first], "short", "S"), pool([second], "long", "ML")]
-    return start({"tiny": service(*pools)}, auth=AUTH, admin_key=ROOT_KEY)
+    return start({"tiny": service(*pools)}, auth=AUTH, admin_key=ROOT_KEY, limits={"body_timeout_s": 0.5})
 
 
 @pytest.fixture(autouse=True)
@@ -233,6 +235,7 @@ def test_reload(gateway: Gateway, admin: httpx.Client, stage: Stage) -> None:
         ("services:", "servicez:", 400, "servicez"),
         ("services:", "services: [", 400, "gateway.yaml"),
         ("interval_s: 0.1", "interval_s: soon", 400, "interval_s"),
+        ("body_timeout_s: 0.5", "header_timeout_s: 0.5", 409, "limits.header_timeout_s"),
     ],
 )
 def test_a_reload_with_an_error_changes_nothing(
@@ -275,7 +278,47 @@ def test_what_is_not_a_slash_in_an_id_is_no_trap(admin: httpx.Client) -> None:
         assert admin.delete(f"/instances/{odd}").status_code in (400, 404), odd
 
 
+# --- bodies
+
+
+def say(gateway: Gateway, head: str, body: bytes = b"", key: str = ROOT_KEY) -> bytes:
+    """Sends a request whose body never ends, and reads the answer's first line and what comes with it."""
+    with closing(socket.create_connection(("127.0.0.1", gateway.port), 10)) as made:
+        made.sendall(f"{head} HTTP/1.1\r\nhost: x\r\nx-api-key: {key}\r\n".encode())
+        made.sendall(b"content-type: application/json\r\ncontent-length: 60000\r\n\r\n" + body)
+        said = made.recv(10_000)
+        while b'"code"' not in said:
+            said += made.recv(10_000)
+        return said
+
+
+def test_the_key_is_asked_for_before_the_body(gateway: Gateway) -> None:
+    for head in ("POST /admin/instances", "PATCH /admin/services/tiny/slo", "POST /admin/reload", "GET /admin/state"):
+        said = say(gateway, head, key=CLIENT_KEY)
+        assert said.startswith(b"HTTP/1.1 401 ") and b'"code":"invalid_api_key"' in said, head
+
+
+@pytest.mark.parametrize("head", ["POST /admin/instances", "POST /admin/reload", "GET /health", "GET /v1/models/tiny"])
+def test_a_body_that_never_ends(head: str, gateway: Gateway) -> None:
+    said = say(gateway, head, b"{")
+    assert said.startswith(b"HTTP/1.1 408 ") and b'"code":"body_timeout"' in said
+
+
+def test_a_body_that_is_too_large(gateway: Gateway, admin: httpx.Client) -> None:
+    body = b'{"x":"' + b"y" * 70_000 + b'"}'
+    for content in (body, iter([body[:35_000], body[35_000:]])):  # the second has no content-length
+        assert code(admin.post("/instances", content=content)) == (413, "body_too_large")
+    assert code(httpx.request("GET", f"{gateway.url}/metrics", content=body)) == (413, "body_too_large")
+
+
 # --- the OpenAPI page
+
+
+def test_the_page_loads_nothing_from_elsewhere(gateway: Gateway) -> None:
+    page = httpx.get(f"{gateway.url}/docs")
+    assert page.status_code == 200 and "/openapi.json" in page.text
+    assert "//" not in page.text
+    assert "default-src 'self'" in page.headers["content-security-policy"]
 
 
 @pytest.fixture(scope="module")

@@ -169,6 +169,11 @@ def test_a_slow_head(piece: bytes, gateway: Gateway) -> None:
     assert b'"code":"header_timeout"' in said
 
 
+def test_a_connection_that_says_nothing_is_closed(gateway: Gateway) -> None:
+    """Without a word: an answer could be taken for that of the first request, just on its way."""
+    assert talk(gateway) == b""
+
+
 @pytest.mark.parametrize("end", [b"", b"\r\n\r\n"])
 def test_huge_headers(end: bytes, gateway: Gateway) -> None:
     said = talk(gateway, b"POST / HTTP/1.1\r\nhost: x\r\nx-a: ", b"a" * 5_000, end)

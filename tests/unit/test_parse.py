@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.errors import BadRequest
-from gateway.parse import ask_for_usage, parse, prompt_text, splice
+from gateway.parse import ask_for_usage, parse, prompt_text, rename, splice
 
 
 def body(**fields: object) -> bytes:
@@ -99,3 +99,20 @@ def test_more_answers_than_anyone_holds_are_refused(fields: dict[str, object]) -
     with pytest.raises(BadRequest) as refused:
         parse(body(**fields), b"")
     assert refused.value.status == 400
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"),
+    [
+        (b'{"model":"a"}', b'{"model":"new"}'),
+        (b' { "x" : {"model":"a"} , "model"\t:\n "a" , "y":1.50 } ', b' { "x" : {"model":"a"} , "model"\t:\n "new" , "y":1.50 } '),
+        (b'{"metadata":{"model":"a"},"m":["model","a"],"model":"a"}', b'{"metadata":{"model":"a"},"m":["model","a"],"model":"new"}'),
+        (b'{"messages":[{"content":"\\"model\\":\\"a\\" }]"}],"model":"a"}', b'{"messages":[{"content":"\\"model\\":\\"a\\" }]"}],"model":"new"}'),
+        (b'{"user":"model","model":"model"}', b'{"user":"model","model":"new"}'),
+        (b'{"mod\\u0065l":"a\\\\"}', b'{"mod\\u0065l":"new"}'),
+        (b'{"model":"b","model":"a"}', b'{"model":"new","model":"new"}'),
+    ],
+)  # fmt: skip
+def test_only_the_models_own_name_is_changed(said: bytes, meant: bytes) -> None:
+    parse(said, b"")
+    assert rename(said, "new") == meant

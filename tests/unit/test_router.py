@@ -34,7 +34,14 @@ class World:
 
     def __init__(self, instances: str = "short medium long", model: object = MODEL, max_queue: int = 10) -> None:
         self.placed: list[tuple[Ticket, Slot]] = []
-        self.router = Router(SPEC, max_queue, 1, lambda ticket, slot: self.placed.append((ticket, slot)))
+        self.failed: list[tuple[Ticket, Exception]] = []
+        self.router = Router(
+            SPEC,
+            max_queue,
+            1,
+            lambda ticket, slot: self.placed.append((ticket, slot)),
+            lambda ticket, error: self.failed.append((ticket, error)),
+        )
         self.router.bind(lambda: self.router.pump(0.0))
         for number, name in enumerate(instances.split()):
             self.add(f"{name}-{number}", next(p for p in POOLS if p.name == name), model)
@@ -93,10 +100,12 @@ def test_a_freed_slot_goes_to_the_earliest_deadline() -> None:
 
 def test_a_newcomer_does_not_overtake_an_earlier_deadline() -> None:
     world = World("short")
-    big = ask(sequences=4, deadline_s=1.0)
-    world.fill(0, 2)
-    assert world.submit(big) is None
-    assert world.submit(ask(deadline_s=2.0)) is None
+    (instance,) = world.router.instances.values()
+    instance.set_state(State.DRAINING, 0.0)
+    world.submit(ask(sequences=2, deadline_s=1.0))
+    instance.set_state(State.READY, 0.0)  # as a breaker's pause ends: without a pump
+    assert world.submit(ask(sequences=3, deadline_s=2.0)) is None
+    assert [ticket.ask.sequences for ticket, _ in world.placed] == [2]
 
 
 def test_a_big_request_at_the_head_does_not_block_small_ones_behind_it() -> None:
@@ -106,6 +115,85 @@ def test_a_big_request_at_the_head_does_not_block_small_ones_behind_it() -> None
     world.submit(ask(deadline_s=2.0))
     slots[0].release()
     assert len(world.placed) == 1 and world.placed[0][0].ask.sequences == 1
+
+
+def test_a_newcomer_takes_what_those_ahead_of_it_cannot_use() -> None:
+    world = World("short")
+    world.fill(0, 3)
+    world.submit(ask(sequences=4, deadline_s=1.0))
+    assert world.submit(ask(deadline_s=2.0)) is None
+    assert [ticket.ask.sequences for ticket, _ in world.placed] == [1]
+
+
+def test_tickets_that_nobody_open_may_take_block_none_behind_them() -> None:
+    world = World("short", max_queue=100)
+    (instance,) = world.router.instances.values()
+    held = world.fill(0, 4)
+    for number in range(20):
+        world.submit(ask(deadline_s=float(number)), refused=frozenset({instance.id}))
+    last = Ticket(ask(deadline_s=50.0), None)
+    assert world.router.submit(last, 0.0) is None
+    held[0].release()
+    assert [ticket for ticket, _ in world.placed] == [last]
+    assert world.router.queued() == 20
+
+
+class Waiter:
+    """Somebody who waits for a slot, or no longer."""
+
+    def __init__(self) -> None:
+        self.left = False
+
+    def done(self) -> bool:
+        return self.left
+
+
+def test_tickets_whose_clients_have_left_take_no_slot() -> None:
+    world = World("short", max_queue=2000)
+    held = world.fill(0, 4)
+    waiters = [Waiter() for _ in range(1000)]
+    for waiter in waiters:
+        world.router.submit(Ticket(ask(), waiter), 0.0)
+    stays = Ticket(ask(deadline_s=90.0), Waiter())
+    world.router.submit(stays, 0.0)
+    for waiter in waiters:
+        waiter.left = True
+    held[0].release()
+    assert [ticket for ticket, _ in world.placed] == [stays]
+    assert world.router.queued() == 0
+
+
+def test_slots_that_come_straight_back_do_not_pile_up_rounds() -> None:
+    """Hundreds of clients that leave at once must not take the stack along."""
+    world = World("short", max_queue=5000)
+    returned: list[Ticket] = []
+
+    def give_back(ticket: Ticket, slot: Slot) -> None:
+        returned.append(ticket)
+        slot.release()
+
+    world.router = Router(SPEC, 5000, 1, give_back)
+    world.router.bind(lambda: world.router.pump(0.0))
+    instance = world.add("short-0", POOLS[0], MODEL)
+    instance.set_state(State.DRAINING, 0.0)
+    for _ in range(3000):
+        world.submit(ask())
+    instance.set_state(State.READY, 0.0)
+    world.router.pump(0.0)
+    assert len(returned) == 3000 and instance.requests == 0
+
+
+def test_a_ticket_that_cannot_be_weighed_fails_alone() -> None:
+    world = World("short")
+    held = world.fill(0, 4)
+    absurd = Ticket(ask(deadline_s=1.0, tokens=10**400), None)
+    fine = Ticket(ask(deadline_s=2.0), None)
+    world.router.submit(absurd, 0.0)
+    world.router.submit(fine, 0.0)
+    held[0].release()
+    assert [ticket for ticket, _ in world.failed] == [absurd]
+    assert isinstance(world.failed[0][1], OverflowError)
+    assert [ticket for ticket, _ in world.placed] == [fine]
 
 
 def test_a_full_queue_sheds() -> None:
