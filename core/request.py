@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+
+class Prediction(Struct, frozen=True):  # a Struct is built in a tenth of a frozen dataclass's time
     """How long the answer will be. `p` are the probabilities of output sizes S, M, L; `q50_tokens` and `q90_tokens`
     are quantiles of the output length in tokens, already capped by the request's own limit."""
 
@@ -16,8 +16,7 @@ class Prediction:
     q90_tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """What one request asks of an instance. Tokens are counts; times are monotonic seconds.
 
     `sequences` = n x number of prompts; `kv_tokens` = what it will hold at q90; `deadline_s` = latest first token

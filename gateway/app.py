@@ -1,5 +1,5 @@
-"""The ASGI application: hot routes straight to the gateway, everything else to FastAPI, and an error in the client's
-dialect for whatever exists in neither.
+"""The ASGI application for all that is not hot: FastAPI, and an error in the client's dialect for whatever exists
+neither there nor among the hot routes, which gateway/protocol.py serves before ASGI is reached.
 
 FastAPI reads a body before it asks who sent it, and without a bound. So /admin's keys are checked here from the head
 alone, and every body that FastAPI gets has been read here within a size and a time."""
@@ -13,8 +13,9 @@ from typing import Any
 from fastapi import FastAPI
 
 from core.errors import JoulegateError, MethodNotAllowed, NotFound
+from gateway.asgi_client import AsgiClient, Receive, Scope, Send
 from gateway.auth import Keyring
-from gateway.client import Client, ClientGone, Receive, Scope, Send
+from gateway.client import ClientGone
 from gateway.dialect import ROUTES, dialect_of, error_body
 from gateway.serve import Gateway, error_headers
 
@@ -30,11 +31,7 @@ def make_app(gateway: Gateway, cold: FastAPI, cold_routes: dict[str, str], admin
         if scope["type"] != "http":
             await _other(scope, receive, send)
             return
-        client = Client(scope, receive, send, gateway.limits.stall_timeout_s)
-        route = ROUTES.get(client.path)
-        if route is not None and client.method == "POST":
-            await gateway.serve(client, route)
-            return
+        client = AsgiClient(scope, receive, send, gateway.limits.stall_timeout_s)
         with contextlib.suppress(ClientGone):
             try:
                 _check_route(client.method, client.path, cold_routes)
@@ -70,7 +67,7 @@ def _already_read(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-async def _refuse(client: Client, gateway: Gateway, error: JoulegateError) -> None:
+async def _refuse(client: AsgiClient, gateway: Gateway, error: JoulegateError) -> None:
     headers = error_headers(client.request_id(gateway.new_id()), error)
     if isinstance(error, MethodNotAllowed):
         headers.append((b"allow", error.allow.encode()))

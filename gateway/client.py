@@ -1,22 +1,19 @@
-"""One client's side of a request: its head and body in, an answer out, and whether it is still there.
+"""One client's side of a hot request: its head and body in, an answer out, and whether it is still there.
 
-Owns the ASGI calls; nothing else in the hot path touches `receive` and `send`."""
+Owns the HTTP/1.1 framing of the answer and its place in the connection; the protocol (gateway/protocol.py) feeds it.
+Writes go straight to the socket's buffer: nothing here waits for a slow reader, `full` tells of one instead."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from typing import Any
+from collections.abc import Callable, Iterable
+from http import HTTPStatus
 
 from core.errors import BodyTimeout, BodyTooLarge
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
-TRANSPORT = "joulegate.transport"  # where the protocol puts the connection into the scope
 SANE_ID = re.compile(rb"[A-Za-z0-9._:-]{1,128}")
 # RFC 9110, 7.6.1, and what this gateway answers for itself. accept-encoding: a compressed answer could not be read.
 NOT_FORWARDED = frozenset({
@@ -28,6 +25,8 @@ NOT_RETURNED = frozenset({
     b"connection", b"keep-alive", b"transfer-encoding", b"content-length", b"server", b"date", b"x-request-id",
     b"set-cookie", b"upgrade", b"trailer", b"proxy-authenticate",
 })  # fmt: skip
+STATUS_LINES = {s.value: b"HTTP/1.1 %d %s\r\n" % (s.value, s.phrase.encode()) for s in HTTPStatus}
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 def sane_id(given: bytes | None, fallback: str) -> str:
@@ -35,110 +34,191 @@ def sane_id(given: bytes | None, fallback: str) -> str:
     return given.decode() if given and SANE_ID.fullmatch(given) else fallback
 
 
+def _nothing() -> None:
+    pass
+
+
 class ClientGone(Exception):
     """The client hung up. Nobody is left to tell."""
 
 
 class Client:
-    """Built per request. `started` is true once a byte of the answer may have reached the client. A client that reads
-    nothing for `stall_timeout_s` is taken for gone: it would hold its slot for ever."""
+    """Built per request. `started` is true once a byte of the answer may have reached the client."""
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, stall_timeout_s: float) -> None:
-        self._receive = receive
-        self._send = send
-        self._stall_timeout_s = stall_timeout_s
-        self.path: str = scope["path"]
-        self.method: str = scope["method"]
-        self.query: bytes = scope.get("query_string", b"")
-        self.headers: Headers = scope["headers"]
-        self.peer: str = (scope.get("client") or ("", 0))[0]
+    __slots__ = (
+        "_body", "_body_size", "_body_waiter", "_by_name", "_chunked", "_complete", "_date", "_done", "_expects",
+        "_head", "_limit", "_task", "disconnected", "full", "gone", "headers", "keep_alive", "on_room",
+        "path", "query", "response_complete", "started", "transport",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        path: str,
+        query: bytes,
+        headers: Headers,
+        *,
+        date: Iterable[tuple[bytes, bytes]] = (),
+        keep_alive: bool = True,
+        chunked: bool = True,
+        expects: bool = False,
+        full: bool = False,
+        body_limit: int = 0,
+        done: Callable[[], None] = _nothing,
+    ) -> None:
+        """`done` is called once the answer is complete; `chunked` is false for HTTP/1.0, where its end is the close."""
+        self.transport = transport
+        self.path = path
+        self.query = query
+        self.headers = headers
+        self.keep_alive = keep_alive and chunked
         self.started = False
         self.gone = False
-        self._transport: asyncio.Transport | None = scope.get(TRANSPORT)
-        self._watcher: asyncio.Task[None] | None = None
+        self.full = full
+        self.disconnected = False
+        self.response_complete = False
+        self.on_room: Callable[[bool], None] | None = None  # told when the socket's buffer fills (True) and empties
+        self._by_name = dict(headers)
+        self._date = date
+        self._chunked = chunked
+        self._expects = expects
+        self._done = done
+        self._head = b""
+        self._body: list[bytes] = []
+        self._body_size = 0
+        self._limit = body_limit
+        self._complete = False
+        self._body_waiter: asyncio.Future[None] | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    # --- what came
 
     def header(self, name: bytes) -> bytes | None:
-        for key, value in self.headers:
-            if key == name:
-                return value
-        return None
+        return self._by_name.get(name)
 
     def request_id(self, fallback: str) -> str:
-        return sane_id(self.header(b"x-request-id"), fallback)
+        given = self._by_name.get(b"x-request-id")
+        return fallback if given is None else sane_id(given, fallback)
 
     def forwarded_headers(self) -> Headers:
-        named = self.header(b"connection") or b""
-        dropped = {token.strip().lower() for token in named.split(b",")} if named else ()
+        named = self._by_name.get(b"connection")
+        if named is None or named.lower() in (b"keep-alive", b"close"):
+            return [pair for pair in self.headers if pair[0] not in NOT_FORWARDED]
+        dropped = {token.strip().lower() for token in named.split(b",")}
         return [(k, v) for k, v in self.headers if k not in NOT_FORWARDED and k not in dropped]
 
     async def body(self, limit: int, timeout_s: float) -> bytes:
-        """The whole body. BodyTooLarge, BodyTimeout or ClientGone."""
-        declared = self.header(b"content-length")
-        if declared and declared.isdigit() and int(declared) > limit:
+        """The whole body. BodyTooLarge or BodyTimeout; a hang-up cancels the caller's task."""
+        declared = self._by_name.get(b"content-length")
+        if (declared and declared.isdigit() and int(declared) > limit) or self._body_size > limit:
             raise BodyTooLarge(f"the body is larger than {limit} bytes")
+        if not self._complete:
+            await self._arrived(timeout_s)
+        if self._body_size > limit:
+            raise BodyTooLarge(f"the body is larger than {limit} bytes")
+        return self._body[0] if len(self._body) == 1 else b"".join(self._body)
+
+    async def _arrived(self, timeout_s: float) -> None:
+        if self._expects and not self.transport.is_closing():
+            self.transport.write(CONTINUE)
+        loop = asyncio.get_running_loop()
+        waiter = self._body_waiter = loop.create_future()
+        timer = loop.call_later(timeout_s, _expire, waiter, timeout_s)
         try:
-            async with asyncio.timeout(timeout_s):
-                return await self._read(limit)
-        except TimeoutError:
-            raise BodyTimeout(f"the body did not arrive within {timeout_s:g} s") from None
+            await waiter
+        finally:
+            timer.cancel()
+            self._body_waiter = None
 
-    async def _read(self, limit: int) -> bytes:
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            part = message.get("body", b"")
-            size += len(part)
-            if size > limit:
-                raise BodyTooLarge(f"the body is larger than {limit} bytes")
-            parts.append(part)
-            if not message.get("more_body", False):
-                return parts[0] if len(parts) == 1 else b"".join(parts)
+    # --- for the protocol
 
-    def watch(self) -> None:
-        """From now on a hang-up cancels the current task, so that its work at an instance ends at once."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._watcher = asyncio.create_task(self._await_hangup(task))
+    def bind(self, task: asyncio.Task[None]) -> None:
+        """The task that answers. A hang-up cancels it, so that its work at an instance ends at once."""
+        self._task = task
 
-    def unwatch(self) -> None:
-        if self._watcher is not None:
-            self._watcher.cancel()
+    def feed(self, data: bytes) -> None:
+        """A piece of the body. What exceeds the limit is counted and dropped: nobody will read it."""
+        self._body_size += len(data)
+        if self.response_complete:  # refused before it was all here
+            return
+        if self._body_size <= self._limit:
+            self._body.append(data)
+        elif self._body:
+            self._body.clear()
+            self._wake()
 
-    async def _await_hangup(self, task: asyncio.Task[Any]) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self.gone = True
-        task.cancel()
+    def body_complete(self) -> None:
+        self._complete = True
+        self._wake()
 
-    async def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        self.started = True
-        await self.send({"type": "http.response.start", "status": status, "headers": list(headers)})
-
-    async def write(self, data: bytes) -> None:
-        await self._send_within({"type": "http.response.body", "body": data, "more_body": True}, self._stall_timeout_s)
-
-    async def end(self, data: bytes = b"") -> None:
-        self.unwatch()  # a connection that ends with its answer is no hang-up
-        await self.send({"type": "http.response.body", "body": data, "more_body": False})
-
-    async def reply(self, status: int, headers: Headers, body: bytes) -> None:
-        await self.start(status, [*headers, (b"content-length", str(len(body)).encode())])
-        await self.end(body)
-
-    async def send(self, message: MutableMapping[str, Any]) -> None:
-        """For an application that writes its answer itself."""
-        await self._send_within(message, self._stall_timeout_s)
-
-    async def _send_within(self, message: MutableMapping[str, Any], timeout_s: float) -> None:
-        """ClientGone, and the end of the connection, when the client makes no room for `message`."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._send(message)
-        except TimeoutError:
+    def hung_up(self) -> None:
+        self.disconnected = True
+        if not self.response_complete and not self.gone:
             self.gone = True
-            if self._transport is not None:
-                self._transport.abort()
-            raise ClientGone from None
+            if self._task is not None:
+                self._task.cancel()
+
+    def set_full(self, full: bool) -> None:
+        """The socket's buffer went over its high mark, or under its low one."""
+        self.full = full
+        if self.on_room is not None:
+            self.on_room(full)
+
+    def _wake(self) -> None:
+        if self._body_waiter is not None and not self._body_waiter.done():
+            self._body_waiter.set_result(None)
+
+    # --- the answer
+
+    def start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """A streamed answer begins. Its head leaves together with the first bytes."""
+        self.started = True
+        framing = ((b"transfer-encoding", b"chunked"),) if self._chunked else ()
+        self._head = self._render(status, (*headers, *framing))
+
+    def write(self, data: bytes) -> None:
+        if self.disconnected or not data:
+            return
+        if not self._chunked:
+            self.transport.write(self._head + data)
+        elif self._head:
+            self.transport.write(b"%b%x\r\n%b\r\n" % (self._head, len(data), data))
+        else:
+            self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        self._head = b""
+
+    def end(self, data: bytes = b"") -> None:
+        if not self.disconnected:
+            last = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"
+            self.transport.write(self._head + (last if self._chunked else data))
+        self._over()
+
+    def reply(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
+        """A whole answer in one write."""
+        self.started = True
+        if not self.disconnected:
+            length = (b"content-length", b"%d" % len(body))
+            self.transport.write(self._render(status, (*headers, length)) + body)
+        self._over()
+
+    def _over(self) -> None:
+        self.response_complete = True
+        if not self.keep_alive:
+            self.transport.close()
+        self._done()
+
+    def _render(self, status: int, headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+        lines = [STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
+        for name, value in (*self._date, *headers):
+            lines += (name, b": ", value, b"\r\n")
+            if name == b"connection" and value == b"close":
+                self.keep_alive = False
+        if not self.keep_alive and (b"connection", b"close") not in headers:
+            lines.append(b"connection: close\r\n")
+        lines.append(b"\r\n")
+        return b"".join(lines)
+
+
+def _expire(waiter: asyncio.Future[None], timeout_s: float) -> None:
+    if not waiter.done():
+        waiter.set_exception(BodyTimeout(f"the body did not arrive within {timeout_s:g} s"))

@@ -46,32 +46,30 @@ class Metrics(Collector):
         self._overhead: defaultdict[tuple[str, ...], Histogram] = defaultdict(lambda: Histogram(SHORT_SECONDS))
 
     def finished(self, row: Mapping[str, object], timing: Timing | None) -> None:
-        service = str(row["service"] or UNKNOWN)
-        size_class = str(row["class"] or UNKNOWN)
+        service, size_class = row["service"] or UNKNOWN, row["class"] or UNKNOWN
+        attempts, e2e_s = row["attempts"], row["e2e_s"]
+        assert isinstance(service, str) and isinstance(size_class, str)
+        assert isinstance(attempts, int) and isinstance(e2e_s, float)
         self._requests[service, str(row["route"]), str(row["outcome"]), str(row["status"])] += 1
-        attempts = row["attempts"]
-        assert isinstance(attempts, int)
         if attempts > 1:
             self._retries[service] += attempts - 1
         if timing is None:
             return
-        for name in ("input_tokens", "output_tokens"):
+        for name, kind in (("input_tokens", "input"), ("output_tokens", "output")):
             tokens = row.get(name)
             if isinstance(tokens, int):
-                self._tokens[service, size_class, name.partition("_")[0]] += tokens
+                self._tokens[service, size_class, kind] += tokens
         if "attained" in row:
-            self._attained[service, size_class, str(row["attained"]).lower()] += 1
-        self._times((service, size_class), row, timing)
-
-    def _times(self, key: tuple[str, ...], row: Mapping[str, object], timing: Timing) -> None:
-        ttft, e2e = row.get("ttft_s"), row["e2e_s"]
-        assert isinstance(e2e, float)
-        if isinstance(ttft, float):
-            self._ttft[key].add(ttft)
-        self._tbt[key].merge(timing.gap_times)
-        self._e2e[key].add(e2e)
-        self._queue[key[0], str(row["pool"] or UNKNOWN)].add(timing.queue_s)
-        self._overhead[(key[0],)].add(timing.own_s)
+            self._attained[service, size_class, "true" if row["attained"] else "false"] += 1
+        key = (service, size_class)
+        ttft_s = row.get("ttft_s")
+        if isinstance(ttft_s, float):
+            self._ttft[key].add(ttft_s)
+        if timing.gaps:
+            self._tbt[key].merge(timing.gap_times)
+        self._e2e[key].add(e2e_s)
+        self._queue[service, str(row["pool"] or UNKNOWN)].add(timing.queue_s)
+        self._overhead[(service,)].add(timing.own_s)
 
     def collect(self) -> Iterable[Metric]:
         yield _counter(

@@ -5,7 +5,6 @@ Owns no opinion on whether the request makes sense: that is the engine's, whose 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from hashlib import blake2b
 
 import msgspec
@@ -54,8 +53,7 @@ class Fields(Struct):
 DECODER = msgspec.json.Decoder(Fields, strict=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Parsed:
+class Parsed(Struct, frozen=True):
     """`prompt_bytes` is text only; `exact_tokens` is set when the prompt came as token ids; `extra_tokens` are for
     parts without text; `sequences` = n x prompts."""
 

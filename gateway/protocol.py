@@ -1,44 +1,45 @@
-"""uvicorn's HTTP protocol with limits on the request head: its size and the time it may take to arrive.
+"""One client connection. Hot POSTs go from the parser straight to the gateway; every other request takes uvicorn's way
+through ASGI, on the same connection.
 
-The parser itself has no bound on either, so that a client could hold a connection or the memory for ever. One request
-at a time: what a client pipelines behind a running one is left unread and the connection closes after the answer, as
-RFC 9112, 9.3.2 allows. Queueing it would stop reading, and a hang-up is only seen by reading."""
+Owns the limits of a connection: the size of a request head, the time it may take, and the time a client may leave its
+answer unread. uvicorn's own parser has no bound on any of them. One request at a time: what a client pipelines behind a
+running one is left unread and the connection closes after the answer, as RFC 9112, 9.3.2 allows. Queueing it would stop
+reading, and a hang-up is only seen by reading."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any
+from urllib.parse import unquote
 
+from httptools import HttpParserInvalidURLError, parse_url
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from core.errors import BadRequest, HeadersTooLarge, HeadTimeout, JoulegateError
-from gateway.client import TRANSPORT
-from gateway.dialect import Dialect, error_body
+from gateway.client import Client
+from gateway.config import Limits
+from gateway.dialect import ROUTES, Dialect, Route, error_body
+
+Serve = Callable[[Client, Route], Coroutine[Any, Any, None]]
 
 
-class BoundedProtocol(HttpToolsProtocol):
-    """One client connection."""
+class GatewayProtocol(HttpToolsProtocol):
+    """`serve` answers a hot request; `limits` says what holds now (a reload changes them)."""
 
-    def __init__(
-        self,
-        *args: Any,
-        max_header_bytes: int,
-        header_timeout_s: float,
-        stall_timeout_s: Callable[[], float],
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *args: Any, serve: Serve, limits: Callable[[], Limits], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._max_header_bytes = max_header_bytes
-        self._header_timeout_s = header_timeout_s
-        self._stall_timeout_s = stall_timeout_s
-        self._unread_timer: asyncio.TimerHandle | None = None
+        self._serve = serve
+        self._limits = limits
         self._head_bytes = 0
         self._in_head = True
         self._head_timer: asyncio.TimerHandle | None = None
+        self._unread_timer: asyncio.TimerHandle | None = None
         self._refused = False
         self._deaf = False  # what still arrives is neither read as a request nor answered
+
+    # --- arrivals
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -48,24 +49,26 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._deaf:
             return
         if self._in_head:
-            self._expect_head()
             self._head_bytes += len(data)
         super().data_received(data)
         # A large body may arrive together with its head: only bytes that left the head unfinished count.
-        if self._in_head and not self._deaf and self._head_bytes > self._max_header_bytes:
-            self._refuse(HeadersTooLarge(f"the request head is larger than {self._max_header_bytes} bytes"))
+        if self._in_head and self._head_bytes and not self._deaf:
+            self._expect_head()
+            if self._head_bytes > self._limits().max_header_bytes:
+                self._refuse(self._head_too_large())
 
     def on_message_begin(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
             self._deaf = True
             self.cycle.keep_alive = False
             return
-        super().on_message_begin()
-        self.scope[TRANSPORT] = self.transport  # type: ignore[literal-required]
+        self.url = b""
+        self.expect_100_continue = False
+        self.headers = []
 
     def on_url(self, url: bytes) -> None:
         if not self._deaf:
-            super().on_url(url)
+            self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._deaf:
@@ -74,62 +77,113 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self._deaf:
             return
-        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         self._head_over()
-        if size > self._max_header_bytes:
-            self._refuse(HeadersTooLarge(f"the request head is larger than {self._max_header_bytes} bytes"))
-            return
+        if self._head_bytes > self._limits().max_header_bytes:
+            size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+            if size > self._limits().max_header_bytes:
+                self._refuse(self._head_too_large())
+                return
+        route = HOT.get(self.url) or _route_of(self.url)
+        if route is None or self.parser.get_method() != b"POST":
+            self._through_asgi()
+        else:
+            self._hot(route)
+
+    def _through_asgi(self) -> None:
+        """uvicorn's way, from the scope that it builds when a message begins."""
+        kept = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.headers, self.expect_100_continue = kept
+        self.scope["headers"] = self.headers
         super().on_headers_complete()
 
+    def _hot(self, route: Route) -> None:
+        parser, limits = self.parser, self._limits()
+        client = Client(
+            self.transport,
+            route.path,
+            self.url.partition(b"?")[2],
+            self.headers,
+            date=self.server_state.default_headers,
+            keep_alive=parser.should_keep_alive(),
+            chunked=parser.get_http_version() != "1.0",
+            expects=self.expect_100_continue,
+            full=self.flow.write_paused,
+            body_limit=limits.max_body_bytes,
+            done=self.on_response_complete,
+        )
+        self.cycle = client  # type: ignore[assignment]
+        task = self.loop.create_task(self._serve(client, route))
+        client.bind(task)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
     def on_body(self, body: bytes) -> None:
-        if not self._deaf:
+        if self._deaf:
+            return
+        if isinstance(self.cycle, Client):
+            self.cycle.feed(body)
+        else:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
         if self._deaf:
             return
-        super().on_message_complete()
+        if isinstance(self.cycle, Client):
+            self.cycle.body_complete()
+        else:
+            super().on_message_complete()
         self._in_head = True
         self._head_bytes = 0
+
+    # --- the end of a connection, and slow readers
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_over()
         self._stop_unread_timer()
+        cycle: Any = self.cycle
+        if isinstance(cycle, Client):
+            self.cycle = None  # type: ignore[assignment]
+            cycle.hung_up()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         super().pause_writing()
         self._unread_later(self.transport.get_write_buffer_size())
+        if isinstance(self.cycle, Client):
+            self.cycle.set_full(True)
 
     def resume_writing(self) -> None:
-        self._stop_unread_timer()
         super().resume_writing()
-
-    def send_400_response(self, msg: str) -> None:
-        """What uvicorn calls for bytes that are not HTTP."""
-        self._refuse(BadRequest("the request is not valid HTTP", code="invalid_http"))
+        self._stop_unread_timer()
+        if isinstance(self.cycle, Client):
+            self.cycle.set_full(False)
 
     def _unread_later(self, size: int) -> None:
-        self._unread_timer = self.loop.call_later(self._stall_timeout_s(), self._check_unread, size)
+        self._unread_timer = self.loop.call_later(self._limits().stall_timeout_s, self._check_unread, size)
+
+    def _check_unread(self, before: int) -> None:
+        """A client that has read nothing for that long would hold its slot and the memory of its answer for ever."""
+        size = self.transport.get_write_buffer_size()
+        if size >= before:
+            self.transport.abort()
+        else:
+            self._unread_later(size)
 
     def _stop_unread_timer(self) -> None:
         if self._unread_timer is not None:
             self._unread_timer.cancel()
             self._unread_timer = None
 
-    def _check_unread(self, before: int) -> None:
-        """An answer that is over but unread stays in memory, for a polite close waits until it is read. While the
-        answer runs, gateway/client.py has the same limit."""
-        size = self.transport.get_write_buffer_size()
-        over = self.cycle is None or self.cycle.response_complete
-        if over and size >= before:
-            self.transport.abort()
-        else:
-            self._unread_later(size)
+    # --- slow and oversized heads, and what is no HTTP
+
+    def send_400_response(self, msg: str) -> None:
+        """What uvicorn calls for bytes that are not HTTP."""
+        self._refuse(BadRequest("the request is not valid HTTP", code="invalid_http"))
 
     def _expect_head(self) -> None:
         if self._head_timer is None:
-            self._head_timer = self.loop.call_later(self._header_timeout_s, self._head_too_slow)
+            self._head_timer = self.loop.call_later(self._limits().header_timeout_s, self._head_too_slow)
 
     def _head_over(self) -> None:
         self._in_head = False
@@ -137,20 +191,26 @@ class BoundedProtocol(HttpToolsProtocol):
             self._head_timer.cancel()
             self._head_timer = None
 
+    def _head_too_large(self) -> HeadersTooLarge:
+        return HeadersTooLarge(f"the request head is larger than {self._limits().max_header_bytes} bytes")
+
     def _head_too_slow(self) -> None:
+        self._head_timer = None
         if self.cycle is not None and not self.cycle.response_complete:  # an empty line after a body is no slow head
-            self._head_timer = self.loop.call_later(self._header_timeout_s, self._head_too_slow)
+            self._expect_head()
             return
         if not self._head_bytes:  # a connection opened ahead of its first request: an answer would be taken for its
             self.transport.close()
             return
-        self._refuse(HeadTimeout(f"the request head did not arrive within {self._header_timeout_s:g} s"))
+        self._refuse(HeadTimeout(f"the request head did not arrive within {self._limits().header_timeout_s:g} s"))
 
     def _refuse(self, error: JoulegateError) -> None:
         if self._refused or self.transport.is_closing():
             return
         self._refused = self._deaf = True
-        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+        cycle: Any = self.cycle
+        started = cycle is not None and (cycle.started if isinstance(cycle, Client) else cycle.response_started)
+        if cycle is None or cycle.response_complete or not started:
             self._write_refusal(error)  # never into the middle of an answer
         self.transport.close()
 
@@ -163,13 +223,20 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 REASONS = {400: b"Bad Request", 408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
+HOT = {path.encode(): route for path, route in ROUTES.items()}
 
 
-def bounded_protocol(max_header_bytes: int, header_timeout_s: float, stall_timeout_s: Callable[[], float]) -> Any:
-    """What uvicorn's `http` setting takes: something that builds a protocol. `stall_timeout_s` gives what holds now."""
-    return partial(
-        BoundedProtocol,
-        max_header_bytes=max_header_bytes,
-        header_timeout_s=header_timeout_s,
-        stall_timeout_s=stall_timeout_s,
-    )
+def _route_of(url: bytes) -> Route | None:
+    """The hot route behind a target that is more than a bare path: with a query, percent signs or a host."""
+    if url[:1] == b"/" and b"?" not in url and b"%" not in url:
+        return None
+    try:
+        path = parse_url(url).path
+    except HttpParserInvalidURLError:
+        return None
+    return ROUTES.get(unquote(path.decode("latin-1"))) if path else None
+
+
+def gateway_protocol(serve: Serve, limits: Callable[[], Limits]) -> Any:
+    """What uvicorn's `http` setting takes: something that builds a protocol."""
+    return partial(GatewayProtocol, serve=serve, limits=limits)

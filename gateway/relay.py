@@ -15,6 +15,7 @@ from gateway.client import NOT_RETURNED, Headers
 from gateway.config import Limits
 from gateway.dialect import reshape, upstream_message
 from gateway.job import Job
+from gateway.pipe import Pipe
 from gateway.service import Service
 from gateway.sse import EventStream, StreamBroken, find_usage
 from pools.connection import Exchange, Head
@@ -22,7 +23,6 @@ from pools.instance import Slot
 
 ANSWER_LIMIT_BYTES = 256 * 1024 * 1024  # of a non-streaming answer, which is held whole until it is complete
 ERROR_LIMIT_BYTES = 1024 * 1024
-HELD_LIMIT_BYTES = 1024 * 1024  # of events before the first content; more is handed on, and ends the chance of a retry
 ABORTED = (b'"finish_reason":"abort"', b'"stop_reason":"abort"')
 
 
@@ -112,7 +112,7 @@ class Relay:
         headers = self._headers(job, head)
         if body is not said:
             headers = [(b"content-type", b"application/json"), *((k, v) for k, v in headers if k != b"content-type")]
-        await job.client.reply(head.status, headers, body)
+        job.client.reply(head.status, headers, body)
         return Outcome.CLIENT_ERROR
 
     async def _whole(self, job: Job, slot: Slot, exchange: Exchange, head: Head) -> Outcome:
@@ -127,55 +127,32 @@ class Relay:
         job.status = head.status
         if job.route.generates:
             job.usage = find_usage(body)
-        await job.client.reply(head.status, self._headers(job, head), body)
+        job.client.reply(head.status, self._headers(job, head), body)
         return Outcome.COMPLETED
 
     async def _stream(self, job: Job, slot: Slot, exchange: Exchange, head: Head, begin_by_s: float) -> Outcome:
         """Nothing reaches the client before the first content, which has to come by `begin_by_s`."""
         assert job.timing is not None and job.parsed is not None
-        client, timing = job.client, job.timing
+        client = job.client
         strip = job.route.usage_on_request and not job.parsed.wants_usage
         events = EventStream(job.route.dialect, strip_usage=strip)
-        held, begun = b"", False
-        try:
-            timeout_s = self._left_s(begin_by_s)
-            while data := await exchange.chunk(timeout_s):
-                before = events.events
-                out = events.feed(data)
-                if not begun and events.content:
-                    begun = True
-                    slot.content()
-                if not client.started:
-                    held += out
-                    if not held or not (begun or len(held) > HELD_LIMIT_BYTES):
-                        timeout_s = self._left_s(begin_by_s)
-                        continue
-                    timeout_s = self.limits.stall_timeout_s
-                    job.status = head.status
-                    await client.start(head.status, self._headers(job, head))
-                    out = held
-                if out:
-                    timing.chunk(self.clock.now_s(), events.events - before)
-                    await client.write(out)
-            rest = events.finish()
-        except StreamBroken as broken:
-            if client.started and broken.before:
-                await client.write(broken.before)
-            raise
-        finally:
-            job.usage = events.usage()
-        if not client.started:
-            await client.start(head.status, self._headers(job, head))
-            rest = held + rest
-        await client.end(rest)
-        return Outcome.COMPLETED
 
-    def _left_s(self, begin_by_s: float) -> float:
-        left_s = begin_by_s - self.clock.now_s()
-        if left_s <= 0:
-            limit_s = self.limits.first_byte_timeout_s
-            raise UpstreamTimeout(f"the instance did not begin its answer within {limit_s:g} s")
-        return left_s
+        def answer_head() -> tuple[int, Headers]:
+            job.status = head.status
+            return head.status, self._headers(job, head)
+
+        pipe = Pipe(
+            events, job.timing, client, self.clock, self.limits, begin_by_s, on_content=slot.content, head=answer_head
+        )
+        client.on_room = exchange.hold
+        try:
+            exchange.hold(client.full)
+            await exchange.pour(pipe, pipe.check, pipe.look_s)
+            pipe.finish()
+        finally:
+            client.on_room = None
+            job.usage = events.usage()
+        return Outcome.COMPLETED
 
     def _headers(self, job: Job, head: Head) -> Headers:
         """The instance's headers but for hop-by-hop ones, and the gateway's own."""

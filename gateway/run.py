@@ -22,7 +22,7 @@ from gateway.config import Config
 from gateway.config_file import ConfigError
 from gateway.docs_page import add_docs_page
 from gateway.metrics import run_log_counters
-from gateway.protocol import bounded_protocol
+from gateway.protocol import gateway_protocol
 from gateway.run_log import RunLog
 from gateway.wiring import Running, build, end_all_leftovers
 from pools.connection import authority
@@ -120,13 +120,10 @@ def make_server(running: Running, load: Callable[[], Config], environment: Mappi
     add_cold_routes(cold, running.gateway, running.registry)
     add_docs_page(cold)
     add_validation_errors(cold)
-    limits = running.config.limits
     return Server(
         uvicorn.Config(
             make_app(running.gateway, cold, COLD_ROUTES, lambda: running.admin_keyring),
-            http=bounded_protocol(
-                limits.max_header_bytes, limits.header_timeout_s, lambda: running.gateway.limits.stall_timeout_s
-            ),
+            http=gateway_protocol(running.gateway.serve, lambda: running.gateway.limits),
             ws="none",
             lifespan="off",
             log_config=None,

@@ -23,7 +23,7 @@ from core.instances import State
 from core.recorder import Recorder
 from core.request import Ask, Outcome
 from gateway.auth import Identity, Keyring, RateLimiter
-from gateway.client import Client, ClientGone, Headers
+from gateway.client import Client, Headers
 from gateway.config import Limits
 from gateway.dialect import Dialect, Route, error_body, error_event
 from gateway.job import Job, make_row
@@ -80,15 +80,12 @@ class Gateway:
             outcome = await self._to_the_end(job)
         finally:
             self.in_flight -= 1
-            client.unwatch()
         self._record(job, outcome)
 
     async def _to_the_end(self, job: Job) -> Outcome:
         client = job.client
         try:
             return await self._answer(job)
-        except ClientGone:
-            return Outcome.CLIENT_GONE
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None:
@@ -96,26 +93,23 @@ class Gateway:
             if client.gone:
                 return Outcome.CLIENT_GONE
             # The server cancels what outlives the drain limit: its client is told, and not left with a silent cut.
-            return await self._tell(job, Unavailable("the gateway is shutting down", code="shutting_down"))
+            return self._tell(job, Unavailable("the gateway is shutting down", code="shutting_down"))
         except JoulegateError as error:
-            return await self._tell(job, error)
+            return self._tell(job, error)
         except Exception as error:  # a fault of our own must still end this answer properly, and harm no other
             self.metrics.faults.add(type(error).__name__)
             log.exception("a fault of the gateway's own", request=job.request_id)
             job.error = f"{type(error).__name__}: {error}"
-            return await self._tell(job, JoulegateError("the gateway failed to answer this request"))
+            return self._tell(job, JoulegateError("the gateway failed to answer this request"))
 
-    async def _tell(self, job: Job, error: JoulegateError) -> Outcome:
+    def _tell(self, job: Job, error: JoulegateError) -> Outcome:
         job.error = job.error or error.code
         client, dialect = job.client, job.route.dialect
-        try:
-            if client.started:
-                await client.end(error_event(dialect, error))
-                return Outcome.CUT
-            job.status = error.status
-            await client.reply(error.status, error_headers(job.request_id, error), error_body(dialect, error))
-        except ClientGone:
-            return Outcome.CLIENT_GONE
+        if client.started:
+            client.end(error_event(dialect, error))
+            return Outcome.CUT
+        job.status = error.status
+        client.reply(error.status, error_headers(job.request_id, error), error_body(dialect, error))
         if error.status < 500 and error.status != 429:
             return Outcome.CLIENT_ERROR
         shed = error.status == 429 or error.code == "queue_timeout"
@@ -130,7 +124,6 @@ class Gateway:
             raise Overloaded("too many requests at once", code="too_many_streams", retry_after_s=1.0)
         self.limiter.take(job.identity, self.clock.now_s())
         body = await client.body(limits.max_body_bytes, limits.body_timeout_s)
-        client.watch()
         job.received_s = self.clock.now_s()
         job.parsed = parsed = parse(body, f"{job.identity.name}\0{job.route.path}".encode())
         if job.route.dialect is Dialect.RESPONSES:

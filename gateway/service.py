@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from core.errors import BadRequest
 from core.request import Ask, Prediction
 from core.service import ServiceSpec
@@ -31,8 +33,7 @@ class Service:
         return self.fleet.spec
 
 
-@dataclass(frozen=True, slots=True)
-class Sized:
+class Sized(Struct, frozen=True):
     """A request with its class: input size, output size, and what that rests on."""
 
     input_tokens: int

@@ -19,6 +19,9 @@ ENDS = {
 }
 ABORT = (b'"finish_reason":"abort"', b'"stop_reason":"abort"')
 ERRORS = (b'data: {"error"', b"event: error")
+# One whole event with this is a piece of text and nothing else: no end, no error, no abort, and no usage but a running
+# one, which the last event repeats. Inside a JSON string its quotes would be escaped.
+PLAIN = b'"finish_reason":null'
 NOTABLE = {  # an arrival without any of these is forwarded unread
     Dialect.OPENAI: (b'"usage":{', b'"abort"', b"[DONE]", b'{"error"'),
     Dialect.RESPONSES: (
@@ -49,6 +52,7 @@ class EventStream:
         self._rest = b""
         self._usage_event = b""
         self._begun = False
+        self._plain = False
         self.done = False
         self.content = False
         self._begins = b"data:" if dialect is Dialect.OPENAI else b"delta"
@@ -57,10 +61,15 @@ class EventStream:
     def feed(self, data: bytes) -> bytes:
         """Events that are complete now. StreamBroken when one of them tells of a failure: what came before it in the
         same bytes is in the exception's `before`."""
+        if self._plain and not self._rest and data[-2:] == b"\n\n" and PLAIN in data and data.count(b"\n\n") == 1:
+            self.events += 1
+            self.content = True
+            return data
         if self._rest:
             data = self._rest + data
         if not self._begun:
             self._begin(data)
+            self._plain = self._begun and self._dialect is Dialect.OPENAI
         cut = _last_end(data)
         if len(data) - cut > EVENT_LIMIT_BYTES:
             raise UpstreamFailed("the instance sent an event that never ends")

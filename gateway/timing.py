@@ -29,8 +29,7 @@ class Timing:
             self.first_s = now_s
         elif events > 0:
             gap_s = (now_s - self.last_s) / events
-            for _ in range(events):
-                self.gap_times.add(gap_s)
+            self.gap_times.add(gap_s, events)
             self.gaps += events
             if gap_s > self.tbt_limit_s:
                 self.gaps_late += events

@@ -37,6 +37,7 @@ class Router:
         self.max_queue = max_queue
         self.instances: dict[str, Instance] = {}
         self._queues = [DeadlineQueue() for _ in spec.pools]
+        self._places = {pool.name: index for index, pool in enumerate(spec.pools)}
         self._random = random.Random(seed)
         self._on_placed = on_placed
         self._on_failed = on_failed
@@ -61,6 +62,7 @@ class Router:
         waiting = self.waiting()
         self.spec = spec
         self._queues = [DeadlineQueue() for _ in spec.pools]
+        self._places = {pool.name: index for index, pool in enumerate(spec.pools)}
         for ticket in waiting:
             self._queue_of(ticket).push(ticket)
 
@@ -146,13 +148,15 @@ class Router:
 
     def pick(self, ask: Ask, now_s: float, refused: frozenset[str] = frozenset()) -> Instance | None:
         """The instance to use now, or None to wait."""
-        open_now = [i for i in self.instances.values() if i.id not in refused and i.open_to(now_s)]
-        by_pool = {pool.name: index for index, pool in enumerate(self.spec.pools)}
-        eligible = [i for i in open_now if by_pool.get(i.pool, -1) >= ask.pool_index]
+        by_pool: dict[int, list[Instance]] = {}
+        for instance in self.instances.values():
+            if instance.id not in refused and instance.open_to(now_s):
+                by_pool.setdefault(self._places.get(instance.pool, -1), []).append(instance)
+        indexes = sorted(by_pool)
         late: list[tuple[Instance, Price]] = []
         # With every longer pool gone, a shorter one that works is better than waiting for a repair.
-        for pool_index in sorted({by_pool.get(i.pool, -1) for i in (eligible or open_now)}):
-            scored = self._score(ask, (i for i in (eligible or open_now) if by_pool.get(i.pool, -1) == pool_index))
+        for index in [index for index in indexes if index >= ask.pool_index] or indexes:
+            scored = self._score(ask, by_pool[index])
             in_time = [(i, p) for i, p in scored if now_s + p.ttft_s <= ask.deadline_s]
             if in_time:
                 return self._cheapest(in_time)
@@ -160,10 +164,14 @@ class Router:
         return min(late, key=lambda pair: pair[1].ttft_s)[0] if late else None
 
     def _score(self, ask: Ask, instances: Iterable[Instance]) -> list[tuple[Instance, Price]]:
-        with_room = sorted((i for i in instances if i.fits(ask)), key=lambda i: -i.sequences)[:CANDIDATES]
+        with_room = [i for i in instances if i.fits(ask)]
+        if len(with_room) > 1:
+            with_room = sorted(with_room, key=lambda i: -i.sequences)[:CANDIDATES]
         priced = [(instance, price(instance, ask)) for instance in with_room]
         return [(i, p) for i, p in priced if p.keeps_others or i.sequences == 0]
 
     def _cheapest(self, scored: list[tuple[Instance, Price]]) -> Instance:
+        if len(scored) == 1:
+            return scored[0][0]
         best = min(p.added_j for _, p in scored)
         return self._random.choice([i for i, p in scored if p.added_j <= best + 1e-9])

@@ -3,14 +3,13 @@ objectives are predicted; without one only the slots speak, and the fuller insta
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from core.request import Ask
 from pools.instance import Instance
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(Struct, frozen=True):
     """`added_j`: modelled joules that the request adds over its expected life; `ttft_s`: predicted seconds from now to
     its first token; `keeps_others`: nobody already admitted loses the TBT objective."""
 

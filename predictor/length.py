@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import OrderedDict
+from itertools import accumulate
 from typing import Protocol
 
 from core.request import Prediction
@@ -17,6 +18,7 @@ BINS_PER_DOUBLING = 4
 BINS = 4 * 17  # up to 2**17 tokens
 UPPER = tuple(2 ** ((i + 1) / BINS_PER_DOUBLING) for i in range(BINS))
 PRIOR_WEIGHT = 8.0  # the service's distribution counts as this many answers of the template's own
+UNIT_LIMIT = 1e100
 DECAY = 0.98  # per answer: a template's memory is about its last 50 answers
 # Output lengths of the Azure conversation trace of 2023-11-16: lognormal with median 129 tokens and p95 451.
 PRIOR_MEDIAN_TOKENS = 129.0
@@ -44,57 +46,79 @@ def _prior() -> list[float]:
     return [b - a for a, b in zip([0.0, *cumulative], cumulative, strict=False)]
 
 
+class Lengths:
+    """A histogram of output lengths that forgets: each answer weighs 1, and what came before it DECAY less."""
+
+    __slots__ = ("_unit", "weights")
+
+    def __init__(self, weights: list[float]) -> None:
+        self.weights = weights  # in units of `_unit`, which grows instead of every weight shrinking
+        self._unit = 1.0
+
+    def add(self, tokens: int) -> None:
+        self._unit /= DECAY
+        self.weights[_bin(tokens)] += self._unit
+        if self._unit > UNIT_LIMIT:
+            self.weights = [weight / self._unit for weight in self.weights]
+            self._unit = 1.0
+
+    def scale(self) -> float:
+        """What turns a stored weight into a number of answers."""
+        return 1.0 / self._unit
+
+
 class RunningLengths:
     """Running histograms per template over a shared one. At most `templates` are kept, least recently used go first."""
 
     def __init__(self, templates: int = 4096) -> None:
         self._limit = templates
-        self._shared = [PRIOR_WEIGHT * share for share in _prior()]
-        self._by_template: OrderedDict[bytes, list[float]] = OrderedDict()
+        self._shared = Lengths([PRIOR_WEIGHT * share for share in _prior()])
+        self._by_template: OrderedDict[bytes, Lengths] = OrderedDict()
 
     def predict(self, template: bytes, max_tokens: int | None, edges: Edges) -> Prediction:
-        shared_total = sum(self._shared)
-        weights = [PRIOR_WEIGHT * w / shared_total for w in self._shared]
+        shared = self._shared.weights
+        prior = PRIOR_WEIGHT / sum(shared)
         own = self._by_template.get(template)
-        if own is not None:
-            weights = [a + b for a, b in zip(weights, own, strict=True)]
+        if own is None:
+            below = [prior * weight for weight in accumulate(shared)]
+        else:
+            scale = own.scale()
+            below = list(accumulate([prior * a + scale * b for a, b in zip(shared, own.weights, strict=True)]))
         limit = max_tokens if max_tokens is not None and max_tokens > 0 else 1 << 17
-        below_s = self._share_below(weights, edges.output[0], limit)
-        below_m = self._share_below(weights, edges.output[1], limit)
+        below_s = self._share_below(below, edges.output[0], limit)
+        below_m = self._share_below(below, edges.output[1], limit)
         return Prediction(
             p=(below_s, below_m - below_s, 1.0 - below_m),
-            q50_tokens=self._quantile(weights, 0.5, limit),
-            q90_tokens=self._quantile(weights, 0.9, limit),
+            q50_tokens=self._quantile(below, 0.5, limit),
+            q90_tokens=self._quantile(below, 0.9, limit),
         )
 
     def learn(self, template: bytes, output_tokens: int) -> None:
-        own = self._by_template.setdefault(template, [0.0] * BINS)
-        self._by_template.move_to_end(template)
-        if len(self._by_template) > self._limit:
-            self._by_template.popitem(last=False)
-        for histogram in (own, self._shared):
-            for index in range(BINS):
-                histogram[index] *= DECAY
-            histogram[_bin(output_tokens)] += 1.0
+        own = self._by_template.get(template)
+        if own is None:
+            own = self._by_template[template] = Lengths([0.0] * BINS)
+            if len(self._by_template) > self._limit:
+                self._by_template.popitem(last=False)
+        else:
+            self._by_template.move_to_end(template)
+        own.add(output_tokens)
+        self._shared.add(output_tokens)
 
     @staticmethod
-    def _share_below(weights: list[float], edge: int, limit: int) -> float:
-        """Share of answers of at most `edge` tokens; an answer cannot be longer than `limit`."""
+    def _share_below(below: list[float], edge: int, limit: int) -> float:
+        """Share of answers of at most `edge` tokens; an answer cannot be longer than `limit`. `below[i]` is the weight
+        of all bins up to i."""
         if limit <= edge:
             return 1.0
         cut = _bin(edge)
-        lower = UPPER[cut - 1] if cut else 0.0
-        inside = weights[cut] * min(1.0, (edge - lower) / (UPPER[cut] - lower))
-        return (sum(weights[:cut]) + inside) / sum(weights)
+        lower, weight = (UPPER[cut - 1], below[cut - 1]) if cut else (0.0, 0.0)
+        inside = (below[cut] - weight) * min(1.0, (edge - lower) / (UPPER[cut] - lower))
+        return min(1.0, (weight + inside) / below[-1])
 
     @staticmethod
-    def _quantile(weights: list[float], q: float, limit: int) -> int:
-        target = q * sum(weights)
-        for index, weight in enumerate(weights):
-            target -= weight
-            if target <= 0:
-                return max(1, min(limit, round(UPPER[index])))
-        return max(1, min(limit, round(UPPER[-1])))
+    def _quantile(below: list[float], q: float, limit: int) -> int:
+        index = min(BINS - 1, bisect_left(below, q * below[-1]))
+        return max(1, min(limit, round(UPPER[index])))
 
 
 def choose_size(prediction: Prediction, confidence: float = 0.5) -> str:

@@ -6,8 +6,9 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from gateway.client import Receive, Scope, Send
-from gateway.protocol import BoundedProtocol, bounded_protocol
+from gateway.asgi_client import Receive, Scope, Send
+from gateway.config import Limits
+from gateway.protocol import GatewayProtocol, gateway_protocol
 
 
 class Unread(asyncio.Transport):
@@ -41,11 +42,15 @@ async def nothing(scope: Scope, receive: Receive, send: Send) -> None:
     return
 
 
+async def never(client: object, route: object) -> None:
+    raise AssertionError("nobody asked")
+
+
 @pytest.mark.parametrize(("per_look", "looks"), [(0, 2), (10, 10)])
 def test_an_answer_that_nobody_reads_is_not_kept_for_ever(per_look: int, looks: int) -> None:
     async def story() -> Unread:
-        make = bounded_protocol(1000, 60.0, lambda: 0.001)
-        protocol: BoundedProtocol = make(config=uvicorn.Config(nothing), server_state=ServerState(), app_state={})
+        make = gateway_protocol(never, lambda: Limits(stall_timeout_s=0.001))
+        protocol: GatewayProtocol = make(config=uvicorn.Config(nothing), server_state=ServerState(), app_state={})
         transport = Unread(100, per_look)
         protocol.connection_made(transport)
         protocol.pause_writing()
