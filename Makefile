@@ -7,9 +7,10 @@ PYTHON ?= python3
 CONFIG ?= configs/dev.yaml
 TRACE ?= ../shared/data/azure_llm_2023/AzureLLMInferenceTrace_conv.csv
 MINUTES ?= 10
+PEERS ?=
 STAMP := $(VENV)/.installed
 
-.PHONY: help install serve test test-unit test-e2e test-vllm check format lock replay clean
+.PHONY: help install serve test test-unit test-e2e test-vllm check format lock replay bench bench-self clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -56,6 +57,12 @@ lock: ## resolve the dependencies anew
 
 replay: install ## MINUTES of TRACE live through the emulated pools: TTFT and TBT per class, errors, pool shares
 	$(BIN)/python bench/replay.py $(TRACE) --minutes $(MINUTES) --out build/replay.json
+
+bench: install ## joulegate beside nginx, vllm-router, smg, litellm (PEERS=) in turns: CPU ratios and their spread
+	$(BIN)/python -m bench.run --peers "$(PEERS)"
+
+bench-self: install ## joulegate against itself: how large a difference is noise here
+	$(BIN)/python -m bench.run --self-check --out build/bench-self.json
 
 clean: ## remove what make made
 	rm -rf $(VENV) .venv-vllm build

@@ -200,7 +200,7 @@ class LauncherConfig(Section):
 class ServiceConfig(Section):
     model: str = Field(min_length=1, description="What the engines call the model.")
     context_tokens: Count = Field(default=8192, description="Longest prompt plus answer (vLLM --max-model-len).")
-    profile: str = Field(default="", description="Engine model in profiles/models.yaml. Empty = energy not known.")
+    profile: str = Field(default="", description="Engine model in profiles/models_h100.yaml. Empty = energy not known.")
     tokenizer: str = Field(default="", description="Path of a tokenizer.json, for exact prompt counts near an edge.")
     embeddings: bool = Field(default=False, description="Serves /v1/embeddings rather than answers.")
     engine_api_key_env: str = Field(

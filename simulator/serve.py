@@ -13,7 +13,7 @@ from simulator.server import RUNNERS, EngineOptions, run_engine
 def parse(arguments: list[str]) -> EngineOptions:
     parser = argparse.ArgumentParser(prog="joulegate engine", description="An emulated vLLM server.")
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--profile", required=True, help="an engine model of profiles/models.yaml")
+    parser.add_argument("--profile", required=True, help="an engine model of profiles/models_h100.yaml")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--tp", type=int, default=1)
     parser.add_argument("--clock-mhz", type=int, default=1980)
