@@ -100,6 +100,9 @@ class Limits(Section):
     stall_timeout_s: Seconds = Field(
         default=60.0, description="Longest silence in an answer, of an instance or its reader."
     )
+    max_loop_lag_s: Seconds = Field(
+        default=0.5, description="Lateness of the event loop over half a second at which new requests get 429."
+    )
     drain_timeout_s: Seconds = Field(default=30.0, description="Time that running answers have to end at shutdown.")
     retries: int = Field(default=2, ge=0, le=16, description="Other instances tried before the first byte.")
 

@@ -43,6 +43,7 @@ class Metrics(Collector):
         self._tbt: defaultdict[tuple[str, ...], Histogram] = defaultdict(Histogram)
         self._e2e: defaultdict[tuple[str, ...], Histogram] = defaultdict(Histogram)
         self._queue: defaultdict[tuple[str, ...], Histogram] = defaultdict(Histogram)
+        self._stages: defaultdict[tuple[str, ...], Histogram] = defaultdict(lambda: Histogram(SHORT_SECONDS))
         self._overhead: defaultdict[tuple[str, ...], Histogram] = defaultdict(lambda: Histogram(SHORT_SECONDS))
 
     def finished(self, row: Mapping[str, object], timing: Timing | None) -> None:
@@ -70,6 +71,8 @@ class Metrics(Collector):
         self._e2e[key].add(e2e_s)
         self._queue[service, str(row["pool"] or UNKNOWN)].add(timing.queue_s)
         self._overhead[(service,)].add(timing.own_s)
+        for stage, spent_s in timing.stages():
+            self._stages[service, stage].add(spent_s)
 
     def collect(self) -> Iterable[Metric]:
         yield _counter(
@@ -101,6 +104,9 @@ class Metrics(Collector):
             ("service",),
             self._overhead,
         )
+        yield _histogram(
+            "joulegate_stage_seconds", "The gateway's own time by stage.", ("service", "stage"), self._stages
+        )
         yield from self.gauges()
 
 
@@ -130,6 +136,13 @@ def run_log_counters(written: int, dropped: int, failed: int) -> Metric:
     """What became of the rows of the run log."""
     values: dict[tuple[str, ...], int] = {("written",): written, ("dropped",): dropped, ("failed",): failed}
     return _counter("joulegate_run_log_rows", "Rows of the run log by what became of them.", ("result",), values)
+
+
+def lag_rows(last_s: float, histogram: Histogram) -> Iterable[Metric]:
+    """How late the event loop is."""
+    gauge = GaugeMetricFamily("joulegate_loop_lag_last_seconds", "Lateness of the event loop, newest measurement.")
+    gauge.add_metric((), last_s)
+    return [gauge, _histogram("joulegate_loop_lag_seconds", "Lateness of the event loop.", (), {(): histogram})]
 
 
 def _counter(name: str, text: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], int]) -> Metric:

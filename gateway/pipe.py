@@ -60,8 +60,8 @@ class Pipe:
             self._last_words(broken)
             raise
         if not self._begun:
-            out = self._hold(out)
-        if out:
+            self._first(out, before)
+        elif out:
             self._timing.chunk(self._now_s(), events.events - before)
             self._client.write(out)
 
@@ -89,6 +89,15 @@ class Pipe:
             self._client.start(*self._head())
             rest = self._held + rest
         self._client.end(rest)
+
+    def _first(self, out: bytes, before: int) -> None:
+        """An arrival before there was content."""
+        arrived_s = self._now_s()
+        out = self._hold(out)
+        if out:
+            self._timing.chunk(self._now_s(), self._events.events - before)
+            self._client.write(out)
+            self._timing.relay_s = self._now_s() - arrived_s
 
     def _hold(self, out: bytes) -> bytes:
         """What may go to the client now: nothing before there is content among it."""

@@ -86,8 +86,11 @@ class Relay:
         if key:
             headers.append((b"authorization", b"Bearer " + key.encode()))
         path = job.route.path.encode() + (b"?" + job.client.query if job.client.query else b"")
+        sent_s = self.clock.now_s()
         async with await member.wires.send(b"POST", path, headers, body) as exchange:
-            begin_by_s = self.clock.now_s() + self.limits.first_byte_timeout_s
+            now_s = self.clock.now_s()
+            timing.connect_s += now_s - sent_s
+            begin_by_s = now_s + self.limits.first_byte_timeout_s
             head = await exchange.head(self.limits.first_byte_timeout_s)
             if head.status >= 400:
                 return await self._refusal(job, service, exchange, head)
@@ -117,17 +120,19 @@ class Relay:
 
     async def _whole(self, job: Job, slot: Slot, exchange: Exchange, head: Head) -> Outcome:
         body = await exchange.body(self.limits.first_byte_timeout_s, ANSWER_LIMIT_BYTES)
+        arrived_s = self.clock.now_s()
         if any(mark in body for mark in ABORTED):
             raise AttemptFailed(UpstreamFailed("the instance gave up this answer"), vanished=True, answered=True)
         if not body.lstrip().startswith((b"{", b"[")):
             raise UpstreamFailed("the instance sent an answer that is not JSON")
         assert job.timing is not None
-        job.timing.chunk(self.clock.now_s(), 1)
+        job.timing.chunk(arrived_s, 1)
         slot.content()
         job.status = head.status
         if job.route.generates:
             job.usage = find_usage(body)
         job.client.reply(head.status, self._headers(job, head), body)
+        job.timing.relay_s = self.clock.now_s() - arrived_s
         return Outcome.COMPLETED
 
     async def _stream(self, job: Job, slot: Slot, exchange: Exchange, head: Head, begin_by_s: float) -> Outcome:

@@ -91,6 +91,7 @@ async def run_gateway(config: Config, load: Callable[[], Config], environment: M
             serving = group.create_task(server.serve([listener]), name="server")
             tasks = [
                 group.create_task(kept_up(running.controller.run, "controller", clock)),
+                group.create_task(kept_up(running.gateway.lag.run, "loop lag", clock)),
                 group.create_task(kept_up(running.cluster.probe_forever, "prober", clock)),
                 group.create_task(_tell_when_ready(running)),
             ]

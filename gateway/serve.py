@@ -27,6 +27,7 @@ from gateway.client import Client, Headers
 from gateway.config import Limits
 from gateway.dialect import Dialect, Route, error_body, error_event
 from gateway.job import Job, make_row
+from gateway.lag import LoopLag
 from gateway.metrics import Metrics
 from gateway.parse import NOTHING, Parsed, ask_for_usage, parse, rename, splice
 from gateway.relay import AttemptFailed, Relay
@@ -48,6 +49,7 @@ class Gateway:
         clock: Clock,
         recorder: Recorder,
         metrics: Metrics,
+        lag: LoopLag,
     ) -> None:
         self.services = services
         self.keyring = keyring
@@ -56,6 +58,7 @@ class Gateway:
         self.clock = clock
         self.recorder = recorder
         self.metrics = metrics
+        self.lag = lag
         self.in_flight = 0
         self.closing = False
         self._prefix = os.urandom(6).hex()
@@ -122,10 +125,13 @@ class Gateway:
             raise Unavailable("the gateway is shutting down", code="shutting_down", retry_after_s=5.0)
         if self.in_flight > limits.max_streams:
             raise Overloaded("too many requests at once", code="too_many_streams", retry_after_s=1.0)
+        if self.lag.sustained_s > limits.max_loop_lag_s:
+            raise Overloaded("the gateway cannot keep up", code="gateway_overloaded", retry_after_s=2.0)
         self.limiter.take(job.identity, self.clock.now_s())
         body = await client.body(limits.max_body_bytes, limits.body_timeout_s)
         job.received_s = self.clock.now_s()
         job.parsed = parsed = parse(body, f"{job.identity.name}\0{job.route.path}".encode())
+        parsed_s = self.clock.now_s()
         if job.route.dialect is Dialect.RESPONSES:
             refuse_state(parsed)
         job.service = service = self._service(parsed, job.identity, job.route)
@@ -133,11 +139,14 @@ class Gateway:
         spec = service.spec
         ttft_s = header_seconds(client.header(b"x-slo-ttft-ms"), "x-slo-ttft-ms", spec.slo.ttft_s[sized.input_size])
         tbt_s = header_seconds(client.header(b"x-slo-tpot-ms"), "x-slo-tpot-ms", spec.slo.tbt_s)
-        job.timing = Timing(job.received_s, ttft_s, tbt_s)
+        job.timing = timing = Timing(job.received_s, ttft_s, tbt_s)
+        timing.parse_s = parsed_s - job.received_s
         ask = make_ask(spec, sized, parsed, job.request_id, job.received_s, ttft_s, tbt_s)
         if not job.route.generates:
             ask = Ask(job.request_id, ask.pool_index, 0, 0, 0, 0, ask.arrived_s, ask.deadline_s, ask.tbt_limit_s)
-        return await self._attempts(job, service, ask, self._edit(job, ask, body))
+        body = self._edit(job, ask, body)
+        timing.predict_s = self.clock.now_s() - parsed_s
+        return await self._attempts(job, service, ask, body)
 
     def _service(self, parsed: Parsed, identity: Identity, route: Route) -> Service:
         name = parsed.fields.model

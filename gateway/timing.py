@@ -15,7 +15,11 @@ class Timing:
         self.received_s = received_s
         self.ttft_limit_s = ttft_limit_s
         self.tbt_limit_s = tbt_limit_s
+        self.parse_s = 0.0  # reading what routing needs from the body
+        self.predict_s = 0.0  # token count, prediction, class, what the instance is to be told
         self.queue_s = 0.0
+        self.connect_s = 0.0  # handing the request to a connection, a new one or one kept alive
+        self.relay_s = 0.0  # from the arrival of the first content, or of a whole answer, to its way out
         self.own_s = 0.0
         self.first_s: float | None = None
         self.last_s = received_s
@@ -34,6 +38,16 @@ class Timing:
             if gap_s > self.tbt_limit_s:
                 self.gaps_late += events
         self.last_s = now_s
+
+    def stages(self) -> tuple[tuple[str, float], ...]:
+        """The gateway's own time by stage. Queue: waiting for a slot, which is policy rather than cost."""
+        return (
+            ("parse", self.parse_s),
+            ("predict", self.predict_s),
+            ("queue", self.queue_s),
+            ("connect", self.connect_s),
+            ("relay", self.relay_s),
+        )
 
     @property
     def ttft_s(self) -> float | None:

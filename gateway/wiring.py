@@ -19,7 +19,8 @@ from core.recorder import Recorder
 from core.service import ServiceSpec
 from gateway.auth import Keyring, RateLimiter
 from gateway.config import Config, to_services
-from gateway.metrics import Metrics, instance_gauges
+from gateway.lag import LoopLag
+from gateway.metrics import Metrics, instance_gauges, lag_rows
 from gateway.serve import Gateway
 from gateway.service import Service
 from pools.admission import Admission
@@ -71,7 +72,9 @@ def build(config: Config, clock: Clock, recorder: Recorder, environment: Mapping
         probe_interval_s=config.health.interval_s,
         probe_timeout_s=config.health.timeout_s,
     )
-    gateway = Gateway(services, Keyring(config.auth.keys), RateLimiter(), config.limits, clock, recorder, metrics)
+    gateway = Gateway(
+        services, Keyring(config.auth.keys), RateLimiter(), config.limits, clock, recorder, metrics, LoopLag(clock)
+    )
     controller = Controller(cluster, clock, recorder, interval_s=config.controller.interval_s)
     metrics.gauges = lambda: live_gauges(gateway, controller)
     return Running(
@@ -128,7 +131,7 @@ def live_gauges(gateway: Gateway, controller: Controller) -> Iterable[Metric]:
         for service in gateway.services.values()
         for index, pool in enumerate(service.spec.pools)
     }
-    return instance_gauges(seen, queued)
+    return [*instance_gauges(seen, queued), *lag_rows(gateway.lag.last_s, gateway.lag.histogram)]
 
 
 def apply_config(running: Running, new: Config, environment: Mapping[str, str]) -> list[str]:
@@ -184,9 +187,8 @@ def _needs_restart(old: Config, new: Config) -> Iterable[str]:
     for section in ("listen", "run_log", "controller", "health", "breaker"):
         if getattr(old, section) != getattr(new, section):
             yield section
-    for key in ("connect_timeout_s", "header_timeout_s", "max_header_bytes"):  # connections were made with them
-        if getattr(old.limits, key) != getattr(new.limits, key):
-            yield f"limits.{key}"
+    if old.limits.connect_timeout_s != new.limits.connect_timeout_s:  # the pools of connections were made with it
+        yield "limits.connect_timeout_s"
 
 
 def _fixed(old: ServiceSpec, new: ServiceSpec) -> Iterable[str]:

@@ -235,7 +235,7 @@ def test_reload(gateway: Gateway, admin: httpx.Client, stage: Stage) -> None:
         ("services:", "servicez:", 400, "servicez"),
         ("services:", "services: [", 400, "gateway.yaml"),
         ("interval_s: 0.1", "interval_s: soon", 400, "interval_s"),
-        ("body_timeout_s: 0.5", "header_timeout_s: 0.5", 409, "limits.header_timeout_s"),
+        ("body_timeout_s: 0.5", "connect_timeout_s: 0.5", 409, "limits.connect_timeout_s"),
     ],
 )
 def test_a_reload_with_an_error_changes_nothing(

@@ -135,12 +135,11 @@ def test_the_dead_of_a_retiring_fleet_are_buried_and_count_against_nobody() -> N
     asyncio.run(story())
 
 
-@pytest.mark.parametrize("key", ["connect_timeout_s", "header_timeout_s", "max_header_bytes"])
-def test_limits_that_reach_no_connection_made_before_need_a_restart(key: str) -> None:
+def test_a_limit_that_reaches_no_connection_made_before_needs_a_restart() -> None:
     async def story() -> None:
         running = serve(Children(), "m")
-        with pytest.raises(Exception, match=f"limits.{key}"):
-            apply_config(running, config("m", limits={key: 4096}), {})
+        with pytest.raises(Exception, match=r"limits\.connect_timeout_s"):
+            apply_config(running, config("m", limits={"connect_timeout_s": 4096}), {})
         assert apply_config(running, config("m", limits={"max_wait_s": 5.0}), {}) == ["auth and limits"]
         await running.cluster.close(stop_timeout_s=5.0)
 
