@@ -14,6 +14,7 @@ import typer
 
 from commands import profile
 from commands.output import AsJson, fail, say
+from commands.simulate import simulate
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -32,6 +33,7 @@ Overrides = Annotated[
 ]
 
 app.add_typer(profile.app, name="profile")
+app.command()(simulate)
 
 
 @app.command()

@@ -1,0 +1,170 @@
+"""What all policies of a comparison share: the service's promises, the engine model, the load, the costs, what is known
+of lengths. Owns how a static plan becomes pools; decides no plan.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from core.service import SIZES, Edges, InstanceLimits, LauncherSpec, PoolSpec, ServiceSpec, Slo
+from predictor.length import RunningLengths
+from profiles.engine_model import EngineModel
+from simulator.cluster import DEFAULT_STEP_TOKENS, Costs, costs_of
+from simulator.lengths import Confused, Declared, Lengths, Oracle, Usual, even_confusion, usual_lengths
+from simulator.request_life import Door, PoolOf, pool_by_output
+from simulator.run import Ran, Setup, simulate
+from simulator.tally import CLASSES, Tally
+from simulator.trace import Arrival
+
+CONTEXT_TOKENS = 16_384
+PAPER_ACCURACY = 0.81  # DynamoLLM's BERT predictor (HPCA 2025, IV-E)
+MOST_SLOTS = 256  # vLLM's default of sequences at once
+SLOTS_STEP = 8
+SAMPLE = 20_000  # answers kept for the usual lengths of each size
+OpenTrace = Callable[[], Iterable[Arrival]]
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What one reading of the trace tells. `by_class`: requests of each class in the order of CLASSES."""
+
+    requests: int
+    duration_s: float
+    by_class: tuple[int, ...]
+    input_tokens: int
+    output_tokens: int
+    usual: tuple[Usual, Usual, Usual]
+
+    @property
+    def mean_context(self) -> float:
+        """KV tokens of a running sequence, halfway through its answer."""
+        return (self.input_tokens + self.output_tokens / 2) / max(1, self.requests)
+
+
+def facts_of(trace: Iterable[Arrival], edges: Edges) -> Facts:
+    by_class = [0] * len(CLASSES)
+    sample: list[int] = []
+    requests = input_tokens = output_tokens = 0
+    last_s = 0.0
+    for arrival in trace:
+        size_class = edges.input_size(arrival.input_tokens) + edges.output_size(arrival.output_tokens)
+        by_class[CLASSES.index(size_class)] += 1
+        requests += 1
+        input_tokens += arrival.input_tokens
+        output_tokens += arrival.output_tokens
+        last_s = arrival.at_s
+        if len(sample) < SAMPLE:
+            sample.append(arrival.output_tokens)
+    usual = usual_lengths(sample, edges)
+    return Facts(requests, last_s, tuple(by_class), input_tokens, output_tokens, usual)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """`predictor` is "oracle", "live" or the accuracy of a predictor. `spec` has the operator's pools, or none."""
+
+    spec: ServiceSpec
+    model: EngineModel
+    open_trace: OpenTrace
+    facts: Facts
+    costs: Costs
+    predictor: str = str(PAPER_ACCURACY)
+    seed: int = 0
+    door: Door = field(default_factory=Door)
+    on_ran: Callable[[Ran], None] = lambda ran: None  # told of every run, tried ones included
+
+    @property
+    def tp(self) -> int:
+        return max(self.model.points)
+
+    @property
+    def clock_mhz(self) -> int:
+        return max(self.model.clocks_mhz)
+
+    def lengths(self) -> Lengths:
+        edges = self.spec.edges
+        if self.predictor == "oracle":
+            return Oracle(edges)
+        if self.predictor == "live":
+            return Declared(RunningLengths(), edges)
+        return Confused(even_confusion(float(self.predictor)), self.facts.usual, edges, self.seed)
+
+    def limits(self) -> InstanceLimits:
+        """As many sequences as keep the TBT objective at the trace's mean context while a prompt is prefilled beside
+        them, and the engine's KV room."""
+        model, slots = self.model, MOST_SLOTS
+        per_step = self.costs.step_tokens.get(self.tp, DEFAULT_STEP_TOKENS)
+        while slots > SLOTS_STEP:
+            context = round(slots * self.facts.mean_context)
+            prefill = max(1, per_step - slots)
+            if model.step_s(self.tp, self.clock_mhz, prefill, slots, context) <= self.spec.slo.tbt_s:
+                break
+            slots -= SLOTS_STEP
+        return InstanceLimits(slots, model.kv_tokens(self.tp))
+
+    def pool(self, name: str, serves: tuple[str, ...], instances: int) -> PoolSpec:
+        return PoolSpec(name, serves, instances, self.tp, self.clock_mhz, self.limits())
+
+    def setup(self, pools: tuple[PoolSpec, ...], gpus: int, pool_of: PoolOf = pool_by_output) -> Setup:
+        spec = replace(self.spec, pools=pools)
+        return Setup(spec, self.model, gpus, self.costs, self.lengths, self.door, pool_of, self.seed)
+
+    def run(self, setup: Setup, hopeless: Callable[[Tally], bool] | None = None) -> Ran:
+        ran = simulate(setup, self.open_trace(), hopeless=hopeless)
+        self.on_ran(ran)
+        return ran
+
+    def least_instances(self) -> int:
+        """Below this many the prefill alone takes longer than the trace lasts."""
+        per_token_s = self.model.prefill_s(self.tp, self.clock_mhz, 2048) / 2048
+        return max(1, math.floor(self.facts.input_tokens * per_token_s / max(1.0, self.facts.duration_s)))
+
+
+def shipped_service(name: str, slo: Slo | None = None, edges: Edges | None = None) -> ServiceSpec:
+    """The promises of a service that is simulated without a configuration; its pools are the policy's."""
+    launcher = LauncherSpec("emulated")
+    return ServiceSpec(name, name, CONTEXT_TOKENS, slo or Slo(), edges or Edges(), (), launcher, profile=name)
+
+
+def make_case(
+    spec: ServiceSpec, model: EngineModel, open_trace: OpenTrace, *, predictor: str = str(PAPER_ACCURACY), seed: int = 0
+) -> Case:
+    if predictor not in ("oracle", "live") and not 0 <= _number(predictor) <= 1:
+        raise ValueError(f"the predictor is oracle, live or an accuracy from 0 to 1, not {predictor}")
+    facts = facts_of(open_trace(), spec.edges)
+    if not facts.requests:
+        raise ValueError("the trace has no request that can be simulated")
+    return Case(spec, model, open_trace, facts, costs_of(model, spec.slo.tbt_s), predictor, seed)
+
+
+def shares(weights: Mapping[str, float], total: int) -> dict[str, int]:
+    """`total` split by weight, at least one each, largest remainders first; needs total >= len(weights)."""
+    spare, whole = total - len(weights), sum(weights.values())
+    even = 1 / len(weights)
+    exact = {name: spare * (weight / whole if whole else even) for name, weight in weights.items()}
+    split = {name: 1 + math.floor(value) for name, value in exact.items()}
+    by_remainder = sorted(exact, key=lambda name: (math.floor(exact[name]) - exact[name], name))
+    for name in by_remainder[: total - sum(split.values())]:
+        split[name] += 1
+    return split
+
+
+def output_work(case: Case) -> dict[str, float]:
+    """Instance-seconds of each output size: its prompts alone, and its answers in a full batch."""
+    model, tp, mhz, limits = case.model, case.tp, case.clock_mhz, case.limits()
+    context = round(limits.slots * case.facts.mean_context)
+    per_token_s = model.decode_step_s(tp, mhz, limits.slots, context) / limits.slots
+    edges, work = case.spec.edges, dict.fromkeys(SIZES, 0.0)
+    for arrival in case.open_trace():
+        prefill_s = model.prefill_s(tp, mhz, arrival.input_tokens)
+        work[edges.output_size(arrival.output_tokens)] += prefill_s + arrival.output_tokens * per_token_s
+    return work
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return -1.0

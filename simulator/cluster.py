@@ -1,0 +1,280 @@
+"""The simulated cluster: a controller's `Cluster` whose instances are engines of simulations.
+
+Owns the members, their states and the GPUs. An instance starts in `start_s`, after its GPUs have come back if they were
+given back; it drains until it is empty, and ends. What should exist is the controller's to decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+
+from core.instances import Action, Forget, Seen, SeenInstance, SeenPool, Start, State, Stop
+from core.service import PoolSpec, ServiceSpec
+from pools.breaker import Breaker
+from pools.instance import Instance
+from pools.router import Router
+from profiles.engine_model import EngineModel
+from simulator.des_engine import DesEngine
+from simulator.engine import EngineLimits
+from simulator.member import EnergyOfInstance, Member, OnSeqs
+from simulator.power import GpuStock, PowerMeter
+from simulator.sequence import EngineCounters
+from simulator.sketch import GapSketches
+from simulator.step_costs import CostBook
+from simulator.world import World
+
+DEFAULT_STEP_TOKENS = 2048
+LEAST_STEP_TOKENS = 256
+BESIDE = 16  # sequences that decode while a prompt is prefilled
+LIVE = (State.STARTING, State.READY, State.DRAINING)
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What changes cost besides the engine model's steps. `keep_free`: GPUs of an ended instance stay held."""
+
+    start_s: float
+    clock_switch_s: float  # until a written clock is there
+    back_after_s: float  # until a GPU that was given back can be used again
+    bare_w: float
+    keep_free: bool = False
+    step_tokens: Mapping[int, int] = field(default_factory=dict)  # prefill and decode tokens of a step, by TP
+
+
+def costs_of(model: EngineModel, tbt_s: float) -> Costs:
+    """The engine model's switch costs. A step takes as many tokens as keep `tbt_s` for those who decode beside them,
+    which is what an operator sets --max-num-batched-tokens for."""
+    switch = model.switch
+    steps = {tp: step_tokens(model, tp, tbt_s) for tp in model.points}
+    return Costs(model.start_s, switch.clock_s, switch.return_s, model.bare_idle_w, step_tokens=steps)
+
+
+def step_tokens(model: EngineModel, tp: int, tbt_s: float) -> int:
+    """The largest power of two, up to vLLM's default of 2048, with which a step beside a small batch stays in time."""
+    tokens, clock_mhz = DEFAULT_STEP_TOKENS, max(model.clocks_mhz)
+    while tokens > LEAST_STEP_TOKENS:
+        context = BESIDE * model.context_tokens
+        if model.step_s(tp, clock_mhz, tokens - BESIDE, BESIDE, context) <= tbt_s:
+            break
+        tokens //= 2
+    return tokens
+
+
+@dataclass(slots=True)
+class Switches:
+    """Counts of what the controller did. A switch is an instance entering STARTING."""
+
+    starts: int = 0
+    stops: int = 0
+    clock_writes: int = 0
+    refused_starts: int = 0
+
+
+def add_counters(total: EngineCounters, more: EngineCounters) -> None:
+    total.steps += more.steps
+    total.prompt_tokens += more.prompt_tokens
+    total.generation_tokens += more.generation_tokens
+    total.preemptions += more.preemptions
+
+
+class SimCluster:
+    """One service. `changed` wakes the controller, as with live instances."""
+
+    def __init__(
+        self, spec: ServiceSpec, router: Router, book: CostBook, gaps: GapSketches, world: World, gpus: int,
+        costs: Costs, on_seqs: OnSeqs, on_lost: Callable[[Member], None],
+    ) -> None:  # fmt: skip
+        self.changed = asyncio.Event()
+        self.spec = spec
+        self.router = router
+        self.members: dict[str, Member] = {}
+        self.wanted = {pool.name: pool.instances for pool in spec.pools}
+        self.meter = PowerMeter()
+        self.stock = GpuStock(gpus, costs.bare_w, self.meter)
+        self.switches = Switches()
+        self.ended: list[EnergyOfInstance] = []
+        self.totals = EngineCounters()  # of the instances that ended
+        self._book = book
+        self._gaps = gaps
+        self._world = world
+        self._costs = costs
+        self._on_seqs = on_seqs
+        self._on_lost = on_lost
+        self._numbers = count(1)
+
+    # --- the controller's side
+
+    async def observe(self) -> Seen:
+        now_s = self._world.now_s
+        for member in list(self.members.values()):
+            if member.instance.state is State.DRAINING and member.instance.requests == 0:
+                self._end(member, State.STOPPED)
+        pools = tuple(
+            SeenPool(self.spec.name, pool.name, self.wanted[pool.name], pool.tp, self.router.queued(index), True)
+            for index, pool in enumerate(self.spec.pools)
+        )
+        instances = tuple(
+            SeenInstance(i.id, self.spec.name, i.pool, i.tp, i.state, i.requests, i.since_s)
+            for i in (member.instance for member in self.members.values())
+        )
+        return Seen(now_s, pools, instances)
+
+    async def apply(self, action: Action) -> None:
+        """Idempotent: an action on something that has gone does nothing."""
+        if isinstance(action, Start):
+            self.start(action.pool)
+        elif isinstance(action, Stop):
+            self.drain(action.instance_id, action.reason)
+        elif isinstance(action, Forget):
+            self._forget(action.instance_id)
+
+    # --- life of an instance
+
+    def start_ready(self) -> None:
+        """The plan of the first window, READY at second 0."""
+        for pool in self.spec.pools:
+            for _ in range(self.wanted[pool.name]):
+                if not self.stock.reserve(pool.tp):
+                    raise ValueError(f"the plan needs more than the {self.stock.total} GPUs there are")
+                member = self._add(pool)
+                self._power_on(member)
+                self._ready(member)
+
+    def start(self, pool_name: str) -> Member | None:
+        """None: the pool is unknown or the GPUs are used up."""
+        pool = next((pool for pool in self.spec.pools if pool.name == pool_name), None)
+        if pool is None or not self.stock.reserve(pool.tp):
+            self.switches.refused_starts += 1
+            return None
+        member = self._add(pool)
+        self.switches.starts += 1
+        if self.stock.at_hand(pool.tp):
+            self._boot(member)
+        else:
+            self._world.at(self._world.now_s + self._costs.back_after_s, lambda: self._boot(member))
+        return member
+
+    def drain(self, instance_id: str, reason: str) -> None:
+        member = self.members.get(instance_id)
+        if member is None or member.instance.state not in (State.STARTING, State.READY):
+            return
+        member.drains(self._world.now_s)
+        member.instance.set_state(State.DRAINING, self._world.now_s, reason)
+        self.switches.stops += 1
+
+    def fail(self, instance_id: str, reason: str) -> None:
+        """It dies; `on_lost` takes up what ran there."""
+        member = self.members.get(instance_id)
+        if member is not None and member.instance.state in LIVE:
+            self._close(member)
+            member.instance.set_state(State.FAILED, self._world.now_s, reason)
+            self._on_lost(member)
+            self.changed.set()
+
+    def set_clock(self, instance_id: str, clock_mhz: int) -> None:
+        """The write is counted now and takes effect a little later, at the next step."""
+        member = self.members.get(instance_id)
+        if member is None or member.instance.clock_mhz == clock_mhz:
+            return
+        self.switches.clock_writes += 1
+        member.instance.clock_mhz = clock_mhz
+        self._world.at(self._world.now_s + self._costs.clock_switch_s, lambda: self._clock_settles(member))
+
+    def energy(self) -> Iterator[EnergyOfInstance]:
+        """Of every instance there was, until now. What bare GPUs draw is the stock's."""
+        now_s = self._world.now_s
+        yield from self.ended
+        for member in self.members.values():
+            if member.instance.state in LIVE:
+                yield member.energy(now_s)
+
+    def counters(self) -> EngineCounters:
+        """Of every instance there was."""
+        whole = EngineCounters()
+        add_counters(whole, self.totals)
+        for member in self.members.values():
+            if member.engine is not None:
+                add_counters(whole, member.engine.counters)
+        return whole
+
+    # --- inside
+
+    def _add(self, pool: PoolSpec) -> Member:
+        number = next(self._numbers)
+        model = self._book.model
+        now_s = self._world.now_s
+        instance = Instance(f"{pool.name}-{number}", "sim", number, pool, Breaker(3, 1.0, 30.0), model, now_s=now_s)
+        starting_w = model.watts(pool.tp, instance.clock_mhz, 0)
+        member = Member(instance, self._world, self._on_seqs, starting_w)
+        self.members[instance.id] = member
+        self.router.instances[instance.id] = instance
+        return member
+
+    def _power_on(self, member: Member) -> None:
+        if member.instance.state is not State.STARTING:
+            return
+        now_s = self._world.now_s
+        self.stock.use(member.instance.tp, now_s)
+        member.held_from_s = now_s
+        self.meter.change(now_s, member.starting_w)
+
+    def _boot(self, member: Member) -> None:
+        self._power_on(member)
+        self._world.at(self._world.now_s + self._costs.start_s, lambda: self._ready(member))
+
+    def _ready(self, member: Member) -> None:
+        instance, now_s = member.instance, self._world.now_s
+        if instance.state is not State.STARTING:
+            return
+        self.meter.change(now_s, -member.starting_w)
+        pool_limits, spec = instance.limits, self.spec
+        per_step = self._costs.step_tokens.get(instance.tp, DEFAULT_STEP_TOKENS)
+        limits = EngineLimits(pool_limits.slots, spec.context_tokens, per_step)
+        engine = DesEngine(
+            self._book, instance.tp, instance.clock_mhz, limits, self._gaps, now_s=now_s,
+            tbt_limit_s=spec.slo.tbt_s, on_watts=self.meter.change,
+        )  # fmt: skip
+        member.awake(engine, now_s)
+        instance.set_state(State.READY, now_s, "started")
+        self.changed.set()
+        self.router.pump(now_s)
+
+    def _clock_settles(self, member: Member) -> None:
+        if member.engine is not None:
+            member.engine.set_clock(member.instance.clock_mhz, self._world.now_s)
+            member.touch()
+
+    def _close(self, member: Member) -> None:
+        """Books its energy and gives its GPUs back."""
+        now_s, instance = self._world.now_s, member.instance
+        self.ended.append(member.energy(now_s))
+        if member.engine is not None:
+            member.engine.close(now_s)
+            add_counters(self.totals, member.engine.counters)
+            member.engine = None
+        elif member.held_from_s is not None:
+            self.meter.change(now_s, -member.starting_w)
+        if member.held_from_s is None:
+            self.stock.unreserve(instance.tp)
+        else:
+            self.stock.put(instance.tp, now_s, keep=self._costs.keep_free or instance.state is not State.DRAINING)
+
+    def _end(self, member: Member, state: State) -> None:
+        self._close(member)
+        member.instance.set_state(state, self._world.now_s, member.instance.reason)
+        self._remove(member)
+
+    def _forget(self, instance_id: str) -> None:
+        member = self.members.get(instance_id)
+        if member is None:
+            return
+        if member.instance.state in LIVE:
+            self.fail(instance_id, "forgotten")
+        self._remove(member)
+
+    def _remove(self, member: Member) -> None:
+        del self.members[member.instance.id]
+        del self.router.instances[member.instance.id]

@@ -1,0 +1,99 @@
+"""What is known of an answer's length before it is written, in a simulation. Owns predictors and their errors.
+
+`Declared` is the code that serves; the others stand for a predictor of stated accuracy, up to one that is never wrong.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Protocol
+
+from core.request import Prediction
+from core.service import SIZES, Edges
+from predictor.length import Predictor
+from simulator.trace import Arrival
+
+ASSUMED_ACCURACY = 0.8
+
+
+class Lengths(Protocol):
+    """`predict` is called once a request in order of arrival, `learn` once per completed answer."""
+
+    def predict(self, arrival: Arrival, room_tokens: int) -> Prediction: ...
+
+    def learn(self, arrival: Arrival) -> None: ...
+
+
+class Declared:
+    """The live predictor. A trace holds no prompts, so all its requests share one template and declare no limit."""
+
+    def __init__(self, predictor: Predictor, edges: Edges) -> None:
+        self._predictor = predictor
+        self._edges = edges
+
+    def predict(self, arrival: Arrival, room_tokens: int) -> Prediction:
+        return self._predictor.predict(b"trace", room_tokens, self._edges)
+
+    def learn(self, arrival: Arrival) -> None:
+        self._predictor.learn(b"trace", arrival.output_tokens)
+
+
+class Oracle:
+    """Knows every length."""
+
+    def __init__(self, edges: Edges) -> None:
+        self._edges = edges
+
+    def predict(self, arrival: Arrival, room_tokens: int) -> Prediction:
+        size = SIZES.index(self._edges.output_size(arrival.output_tokens))
+        tokens = min(arrival.output_tokens, room_tokens)
+        return Prediction((float(size == 0), float(size == 1), float(size == 2)), tokens, tokens)
+
+    def learn(self, arrival: Arrival) -> None:
+        return
+
+
+class Confused:
+    """Predicts a size drawn from `confusion[true][predicted]`, and that size's usual lengths."""
+
+    def __init__(self, confusion: Sequence[Sequence[float]], usual: Sequence[Usual], edges: Edges, seed: int) -> None:
+        self._confusion = confusion
+        self._edges = edges
+        self._random = random.Random(f"confused {seed}")
+        self._by_size = [
+            Prediction((float(size == 0), float(size == 1), float(size == 2)), q50, q90)
+            for size, (q50, q90) in enumerate(usual)
+        ]
+
+    def predict(self, arrival: Arrival, room_tokens: int) -> Prediction:
+        true = SIZES.index(self._edges.output_size(arrival.output_tokens))
+        draw, row = self._random.random(), self._confusion[true]
+        size = 0 if draw < row[0] else 1 if draw < row[0] + row[1] else 2
+        return self._by_size[size]
+
+    def learn(self, arrival: Arrival) -> None:
+        return
+
+
+Usual = tuple[int, int]  # median and 90th percentile of the lengths of one size
+
+
+def even_confusion(accuracy: float) -> tuple[tuple[float, float, float], ...]:
+    """Right with probability `accuracy`; what is wrong goes to both other sizes alike."""
+    wrong = (1 - accuracy) / 2
+    rows = [[accuracy if here == true else wrong for here in range(3)] for true in range(3)]
+    return tuple((row[0], row[1], row[2]) for row in rows)
+
+
+def usual_lengths(output_tokens: Sequence[int], edges: Edges) -> tuple[Usual, Usual, Usual]:
+    """Median and 90th percentile of each size. A size that does not occur gets its upper edge."""
+    by_size: list[list[int]] = [[], [], []]
+    for tokens in output_tokens:
+        by_size[SIZES.index(edges.output_size(tokens))].append(tokens)
+    edge = (*edges.output, 2 * edges.output[1])
+    found = []
+    for size, lengths in enumerate(by_size):
+        lengths.sort()
+        found.append((lengths[len(lengths) // 2], lengths[len(lengths) * 9 // 10]) if lengths else (edge[size],) * 2)
+    return found[0], found[1], found[2]

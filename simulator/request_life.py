@@ -1,0 +1,241 @@
+"""The life of a request in a simulation: arrive, predict, queue or be placed, run, be counted.
+
+The router and its queue are those that serve; here they are only called with simulated time. Owns what is in flight and
+nothing else. A failed instance is handled as the gateway does: before the first token the request goes elsewhere,
+after it the answer is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from core.errors import Overloaded
+from core.request import Ask, Outcome
+from core.service import ServiceSpec
+from pools.instance import Slot
+from pools.queue import Ticket
+from pools.router import Router
+from predictor.length import choose_size
+from simulator.cluster import SimCluster
+from simulator.lengths import Lengths
+from simulator.member import Member
+from simulator.sequence import WAITING, Seq
+from simulator.tally import Tally
+from simulator.trace import Arrival
+from simulator.world import World
+
+PoolOf = Callable[[ServiceSpec, Arrival, str], int]  # (promises, request, predicted output size) -> index of a pool
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """The gateway's limits that shape a run (configs: `limits`)."""
+
+    max_queue: int = 512
+    max_wait_s: float = 60.0
+    retries: int = 2
+
+
+class Flight:
+    """One request that has arrived and has not ended."""
+
+    __slots__ = ("arrival", "ask", "attempts", "member", "seq", "size_class", "slot", "ticket")
+
+    def __init__(self, arrival: Arrival, size_class: int, ask: Ask) -> None:
+        self.arrival = arrival
+        self.size_class = size_class
+        self.ask = ask
+        self.attempts = 0
+        self.ticket: Ticket | None = None  # while it waits
+        self.slot: Slot | None = None  # while it runs
+        self.member: Member | None = None
+        self.seq: Seq | None = None
+
+    def done(self) -> bool:
+        """As the queue asks: whether it waits no more."""
+        return self.ticket is None
+
+
+def pool_by_output(spec: ServiceSpec, arrival: Arrival, output_size: str) -> int:
+    return spec.pool_for(output_size)
+
+
+class RequestLife:
+    """`bind` gives it the cluster; `begin` feeds it a trace, one arrival at a time."""
+
+    def __init__(
+        self, spec: ServiceSpec, world: World, tally: Tally, lengths: Lengths, door: Door, seed: int,
+        pool_of: PoolOf = pool_by_output,
+    ) -> None:  # fmt: skip
+        self.spec = spec
+        self.router = Router(spec, door.max_queue, seed, self._placed)
+        self.router.bind(self._slot_free)
+        self.flights: dict[Flight, None] = {}
+        self.first_arrival_s: float | None = None
+        self.last_end_s = 0.0
+        self._world = world
+        self._tally = tally
+        self._lengths = lengths
+        self._door = door
+        self._pool_of = pool_of
+        self._cluster: SimCluster | None = None
+        self._trace: Iterator[Arrival] = iter(())
+        self._next: Arrival | None = None
+        self._numbers = 0
+        self._pumping = False
+
+    def begin(self, trace: Iterator[Arrival], cluster: SimCluster) -> None:
+        self._cluster = cluster
+        self._trace = trace
+        self._await_next()
+
+    # --- arriving
+
+    def _await_next(self) -> None:
+        self._next = next(self._trace, None)
+        if self._next is not None:
+            self._world.at(self._next.at_s, self._arrives)
+        else:
+            self._check_over()
+
+    def _arrives(self) -> None:
+        arrival, now_s = self._next, self._world.now_s
+        assert arrival is not None
+        if self.first_arrival_s is None:
+            self.first_arrival_s = now_s
+        size_class = self._tally.class_of(arrival)
+        self._tally.arrived(size_class)
+        flight = Flight(arrival, size_class, self._ask(arrival, size_class, now_s))
+        self.flights[flight] = None
+        self._submit(flight, frozenset())
+        self._await_next()
+
+    def _ask(self, arrival: Arrival, size_class: int, now_s: float) -> Ask:
+        spec = self.spec
+        prediction = self._lengths.predict(arrival, max(1, spec.context_tokens - arrival.input_tokens))
+        self._numbers += 1
+        return Ask(
+            request_id=str(self._numbers),
+            pool_index=self._pool_of(spec, arrival, choose_size(prediction)),
+            input_tokens=arrival.input_tokens,
+            sequences=1,
+            kv_tokens=arrival.input_tokens + prediction.q90_tokens,
+            q50_tokens=prediction.q50_tokens,
+            arrived_s=now_s,
+            deadline_s=now_s + self._tally.ttft_limit_s(size_class),
+            tbt_limit_s=spec.slo.tbt_s,
+        )
+
+    def _submit(self, flight: Flight, refused: frozenset[str]) -> None:
+        now_s = self._world.now_s
+        flight.attempts += 1
+        flight.ticket = ticket = Ticket(flight.ask, flight, refused)
+        try:
+            slot = self.router.submit(ticket, now_s)
+        except Overloaded:
+            flight.ticket = None
+            self._ends(flight, Outcome.SHED)
+            return
+        if slot is not None:
+            flight.ticket = None
+            self._runs(flight, slot)
+        elif not flight.done():  # submitting may have placed it from the queue
+            self._world.at(now_s + self._door.max_wait_s, lambda: self._gives_up(flight, ticket))
+
+    def _gives_up(self, flight: Flight, ticket: Ticket) -> None:
+        if flight.ticket is ticket:
+            self.router.cancel(ticket)
+            flight.ticket = None
+            ready = self.router.anyone_ready(self._world.now_s)
+            self._ends(flight, Outcome.SHED if ready else Outcome.FAILED)
+
+    # --- running
+
+    def _placed(self, ticket: Ticket, slot: Slot) -> None:
+        flight = ticket.waiter
+        assert isinstance(flight, Flight)
+        flight.ticket = None
+        self._runs(flight, slot)
+
+    def _runs(self, flight: Flight, slot: Slot) -> None:
+        assert self._cluster is not None
+        member = self._cluster.members[slot.instance.id]
+        engine = member.engine
+        assert engine is not None, "the router only gives slots of instances that are ready"
+        arrival, ask = flight.arrival, flight.ask
+        priority = int(ask.deadline_s * 1000) if self.spec.engine_priority else 0
+        flight.slot, flight.member = slot, member
+        flight.seq = engine.add(
+            arrival.input_tokens, arrival.output_tokens, self._world.now_s,
+            priority=priority, group=flight.size_class, owner=flight,
+        )  # fmt: skip
+        member.touch()
+
+    def progressed(self, member: Member, firsts: list[Seq], finished: list[Seq]) -> None:
+        """An engine's batch changed: some have their first token, some are complete."""
+        for seq in firsts:
+            flight = seq.owner
+            assert isinstance(flight, Flight) and flight.slot is not None
+            flight.slot.first_token()
+            self._tally.first_token(flight.size_class, self._world.now_s - flight.ask.arrived_s)
+        for seq in finished:
+            flight = seq.owner
+            assert isinstance(flight, Flight) and seq.first_s is not None
+            self._tally.prompt_tokens += seq.prompt
+            self._tally.completed(flight.size_class, seq, flight.arrival, seq.first_s - flight.ask.arrived_s)
+            self._lengths.learn(flight.arrival)
+            self._leaves(flight)
+
+    def lost(self, member: Member) -> None:
+        """An instance failed with what ran there."""
+        for flight in [flight for flight in self.flights if flight.member is member]:
+            self._lost(flight, member)
+
+    def _lost(self, flight: Flight, member: Member) -> None:
+        seq, slot = flight.seq, flight.slot
+        assert seq is not None and slot is not None
+        flight.seq = flight.slot = flight.member = None
+        slot.release()
+        self._tally.cut_tokens += seq.generated
+        if seq.state != WAITING or seq.preemptions:
+            self._tally.prompt_tokens += seq.prompt
+        if seq.first_s is not None:
+            self._ends(flight, Outcome.CUT)
+        elif flight.attempts > self._door.retries:
+            self._ends(flight, Outcome.FAILED)
+        else:
+            self._tally.retried += 1
+            self._submit(flight, frozenset({member.instance.id}))
+
+    # --- ending
+
+    def _leaves(self, flight: Flight) -> None:
+        slot = flight.slot
+        flight.slot = flight.seq = flight.member = None
+        self._gone(flight)
+        if slot is not None:
+            slot.release()
+
+    def _ends(self, flight: Flight, outcome: Outcome) -> None:
+        self._tally.not_completed(flight.size_class, outcome)
+        self._gone(flight)
+
+    def _gone(self, flight: Flight) -> None:
+        del self.flights[flight]
+        self.last_end_s = self._world.now_s
+        self._check_over()
+
+    def _check_over(self) -> None:
+        if self._next is None and not self.flights:
+            self._world.over = True
+
+    def _slot_free(self) -> None:
+        """A slot was given back. Who waits is placed once, after everything of this instant has ended."""
+        if self.router.queued() and not self._pumping:
+            self._pumping = True
+            self._world.at(self._world.now_s, self._pump)
+
+    def _pump(self) -> None:
+        self._pumping = False
+        self.router.pump(self._world.now_s)

@@ -1,0 +1,157 @@
+"""One simulated run: builds the world, lets the controller's own loop drive it to the end, and checks the books.
+
+Owns the wiring and what must balance at the end; the figures made of it are the report's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from controller.loop import Controller
+from core.recorder import NullRecorder, Recorder
+from core.request import Outcome
+from core.service import ServiceSpec
+from profiles.engine_model import EngineModel
+from simulator.clock import SimClock, run_simulated
+from simulator.cluster import Costs, SimCluster, Switches
+from simulator.lengths import Lengths
+from simulator.member import EnergyOfInstance
+from simulator.power import GpuSeconds, PowerMeter
+from simulator.request_life import Door, PoolOf, RequestLife, pool_by_output
+from simulator.sequence import EngineCounters
+from simulator.step_costs import CostBook
+from simulator.tally import Tally
+from simulator.trace import Arrival
+from simulator.world import World
+
+Disturb = Callable[[World, SimCluster], None]  # schedules faults and whatever else a story needs
+TICK_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """Everything a run depends on besides its trace; the same setup and trace give the same run."""
+
+    spec: ServiceSpec
+    model: EngineModel
+    gpus: int
+    costs: Costs
+    lengths: Callable[[], Lengths]
+    door: Door = field(default_factory=Door)
+    pool_of: PoolOf = pool_by_output
+    seed: int = 0
+    tick_s: float = TICK_S
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A run that has ended. Seconds count from the first arrival."""
+
+    setup: Setup
+    duration_s: float
+    tally: Tally
+    energy: tuple[EnergyOfInstance, ...]
+    meter: PowerMeter
+    gpu_s: GpuSeconds
+    switches: Switches
+    counters: EngineCounters
+    in_flight: int
+    happened: int
+
+    @property
+    def bare_j(self) -> float:
+        return self.gpu_s.bare * self.setup.costs.bare_w
+
+    @property
+    def joules(self) -> float:
+        """What instances and bare GPUs drew; given-back GPUs draw nothing here."""
+        return sum(one.total_j for one in self.energy) + self.bare_j
+
+    @property
+    def owned_joules(self) -> float:
+        """As if the operator owned every GPU: given-back ones draw as bare ones."""
+        return self.joules + self.gpu_s.given_back * self.setup.costs.bare_w
+
+    def by_cause(self) -> dict[str, float]:
+        return {
+            "prefill": sum(one.prefill_j for one in self.energy),
+            "decode": sum(one.decode_j for one in self.energy),
+            "idle": sum(one.idle_j for one in self.energy) + self.bare_j,
+            "switching": sum(one.switching_j for one in self.energy),
+        }
+
+
+class BooksDoNotBalance(AssertionError):
+    """A simulated quantity appeared or vanished: a fault of the simulator, never of what it simulates."""
+
+
+def simulate(
+    setup: Setup,
+    trace: Iterable[Arrival],
+    *,
+    disturb: Disturb = lambda world, cluster: None,
+    hopeless: Callable[[Tally], bool] | None = None,
+    recorder: Recorder | None = None,
+) -> Ran:
+    """Runs to the last completion. `hopeless` is asked after each miss and ends the run early when it says so."""
+    world = World()
+
+    def missed(size_class: int) -> None:
+        if hopeless is not None and hopeless(tally):
+            world.over = True
+
+    tally = Tally(setup.spec, missed)
+    life = RequestLife(setup.spec, world, tally, setup.lengths(), setup.door, setup.seed, setup.pool_of)
+    cluster = SimCluster(
+        setup.spec, life.router, CostBook(setup.model), tally.gaps, world, setup.gpus, setup.costs,
+        life.progressed, life.lost,
+    )  # fmt: skip
+    clock = SimClock(world)
+    controller = Controller(cluster, clock, recorder or NullRecorder(), interval_s=setup.tick_s)
+    cluster.start_ready()
+    disturb(world, cluster)
+    life.begin(iter(trace), cluster)
+    run_simulated(controller.run())
+    if controller.last_error:
+        raise RuntimeError(f"a tick failed: {controller.last_error}")
+    cluster.meter.until(world.now_s)
+    cluster.stock.until(world.now_s)
+    ran = Ran(
+        setup, world.now_s, tally, tuple(cluster.energy()), cluster.meter, cluster.stock.seconds, cluster.switches,
+        cluster.counters(), len(life.flights), world.happened,
+    )  # fmt: skip
+    if not ran.in_flight:
+        check_books(ran)
+    return ran
+
+
+def check_books(ran: Ran) -> None:
+    """One outcome per request, every token accounted for, energy by cause = by instance = the integral of watts."""
+    wrong = list(_wrong(ran))
+    if wrong:
+        raise BooksDoNotBalance("; ".join(wrong))
+
+
+def _wrong(ran: Ran) -> Iterator[str]:
+    tally, counters = ran.tally, ran.counters
+    if sum(tally.outcomes.values()) != tally.total_arrived:
+        yield f"{tally.total_arrived} requests arrived, {sum(tally.outcomes.values())} ended"
+    if sum(one.attained + one.missed for one in tally.classes) != tally.total_arrived:
+        yield "a request is neither attained nor missed, or both"
+    out = tally.output_tokens + tally.cut_tokens
+    if counters.generation_tokens != out:
+        yield f"engines generated {counters.generation_tokens} tokens, requests got {out}"
+    if counters.prompt_tokens != tally.prompt_tokens:
+        yield f"engines took {counters.prompt_tokens} prompt tokens, requests brought {tally.prompt_tokens}"
+    gaps, firsts = tally.gaps.pooled().count, tally.ttft().count
+    if not tally.outcomes[Outcome.CUT] and gaps != counters.generation_tokens - firsts:
+        yield f"{counters.generation_tokens} tokens and {firsts} first ones, but {gaps} gaps"
+    by_cause = sum(ran.by_cause().values())
+    for name, joules in (
+        ("by cause", by_cause),
+        ("integral of watts", ran.meter.joules),
+        ("bins", sum(ran.meter.per_bin_j)),
+    ):
+        if abs(joules - ran.joules) > 1e-6 * max(1.0, ran.joules):
+            yield f"energy {name} is {joules:.3f} J, by instance {ran.joules:.3f} J"

@@ -1,0 +1,228 @@
+"""What policies share, how many instances they need, and the command that prints it."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from commands.simulate import simulate
+from core.service import Edges, Slo
+from profiles.engine_model import load_engine_model
+from simulator.case import Case, facts_of, make_case, shares, shipped_service
+from simulator.cluster import step_tokens
+from simulator.lengths import Confused, Oracle, even_confusion, usual_lengths
+from simulator.policies import fewest, hopeless, joulegate, multipool
+from simulator.power import GpuStock, PowerMeter
+from simulator.report import Rates, figures
+from simulator.tally import CLASSES, Tally
+from simulator.trace import Arrival
+
+MODEL = load_engine_model("llama-2-70b")
+
+
+def trace(seed: int, rps: float, seconds: float) -> list[Arrival]:
+    rng, at_s, out = random.Random(seed), 0.0, []
+    while at_s < seconds:
+        out.append(Arrival(at_s, rng.choice([60, 200, 500, 900, 2500]), rng.choice([20, 80, 150, 300, 500])))
+        at_s += rng.expovariate(rps)
+    return out
+
+
+def case(rps: float = 6.0, seconds: float = 120.0, **options: object) -> Case:
+    arrivals = trace(1, rps, seconds)
+    return make_case(shipped_service("llama-2-70b"), MODEL, lambda: iter(arrivals), **options)  # type: ignore[arg-type]
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdefgh"), st.floats(0, 100), min_size=1, max_size=8), st.integers(8, 500)
+)  # fmt: skip
+def test_shares_add_up_and_leave_nobody_out(weights: dict[str, float], total: int) -> None:
+    split = shares(weights, total)
+    assert sum(split.values()) == total and min(split.values()) >= 1
+    assert all(split[a] >= split[b] for a in weights for b in weights if weights[a] > weights[b] + 1e-6)
+
+
+def test_a_confused_predictor_is_right_as_often_as_stated() -> None:
+    edges = Edges()
+    usual = usual_lengths([50, 90, 200, 400, 1000], edges)
+    predictor = Confused(even_confusion(0.7), usual, edges, seed=3)
+    asked = [Arrival(0.0, 10, tokens) for tokens in (50, 200, 1000)] * 4000
+    right = sum(
+        predictor.predict(a, 9999).p[["S", "M", "L"].index(edges.output_size(a.output_tokens))] == 1.0 for a in asked
+    )
+    assert right / len(asked) == pytest.approx(0.7, abs=0.01)
+    assert Oracle(edges).predict(Arrival(0.0, 10, 200), 100).q90_tokens == 100
+    assert all(sum(row) == pytest.approx(1.0) for row in even_confusion(0.81))
+
+
+def test_facts_count_every_class() -> None:
+    facts = facts_of(iter(trace(1, 5.0, 100.0)), Edges())
+    assert sum(facts.by_class) == facts.requests > 400
+    assert facts.by_class[CLASSES.index("SS")] > 0 and 800 < facts.mean_context < 1100
+
+
+def test_a_step_takes_what_keeps_the_tbt_objective() -> None:
+    for tp in MODEL.points:
+        tokens = step_tokens(MODEL, tp, 0.1)
+        assert tokens in (256, 512, 1024, 2048)
+        if tokens > 256:
+            assert MODEL.step_s(tp, 1980, tokens - 16, 16, 16 * MODEL.context_tokens) <= 0.1
+    assert step_tokens(MODEL, 8, 10.0) == 2048
+
+
+def test_limits_keep_the_tbt_objective() -> None:
+    one = case()
+    limits = one.limits()
+    context = round(limits.slots * one.facts.mean_context)
+    beside = one.costs.step_tokens[8] - limits.slots
+    assert 8 < limits.slots < 256 and MODEL.step_s(8, 1980, beside, limits.slots, context) <= 0.1
+    assert limits.kv_tokens == MODEL.kv_tokens(8)
+
+
+def test_hopeless_once_more_than_one_percent_is_missed() -> None:
+    tally = Tally(shipped_service("llama-2-70b"))
+    is_hopeless = hopeless((200, 50, 0, 0, 0, 0, 0, 0, 0))
+    tally.classes[0].missed = 2
+    tally.classes[1].missed = 40  # too few requests to judge
+    assert not is_hopeless(tally)
+    tally.classes[0].missed = 3
+    assert is_hopeless(tally)
+
+
+def test_the_fewest_are_enough_and_one_fewer_is_not() -> None:
+    tried: list[str] = []
+    slo = Slo({"S": 0.5, "M": 0.75, "L": 4.0})
+    arrivals = trace(1, 11.0, 60.0)
+    one = make_case(shipped_service("llama-2-70b", slo), MODEL, lambda: iter(arrivals), predictor="oracle")
+    sized = fewest(one, tried.append)
+    assert sized.kept and sized.ran.tally.keeps_promise()
+    assert sized.instances == 1 or f"{sized.instances - 1} instances: not enough" in tried
+    assert sized.ran.setup.gpus == 8 * sized.instances
+
+
+def test_policies_serve_every_request() -> None:
+    one = case(rps=4.0, seconds=60.0)
+    for ran in (multipool(one, lambda text: None), joulegate(one, 32), joulegate(one, 8)):
+        assert ran.tally.total_arrived == one.facts.requests and not ran.in_flight
+    assert [pool.instances for pool in joulegate(one, 32).setup.spec.pools] == [1, 1, 2]
+
+
+def test_a_predictor_has_an_accuracy() -> None:
+    for wrong in ("1.5", "guess", "-1"):
+        with pytest.raises(ValueError, match="predictor"):
+            case(predictor=wrong)
+    assert case(predictor="live").lengths().predict(Arrival(0.0, 5, 5), 100).q90_tokens <= 100
+
+
+def test_figures_leave_out_what_is_not_known() -> None:
+    ran = joulegate(case(rps=2.0, seconds=60.0), 8)
+    bare, told = figures(ran, Rates()), figures(ran, Rates(2.0, 400.0))
+    assert "cost_usd" not in bare and "gco2" not in bare and "bound_kwh" not in bare
+    assert told["cost_usd"] == pytest.approx(2.0 * ran.gpu_s.held / 3600)
+    assert told["gco2"] == pytest.approx(400.0 * ran.joules / 3.6e6)
+    assert bare["energy_kwh"] == pytest.approx(sum(bare["energy_by_cause"].values()))  # type: ignore[attr-defined]
+
+
+def test_watts_over_time_add_up() -> None:
+    meter = PowerMeter()
+    stock = GpuStock(16, 75.0, meter)
+    assert stock.reserve(16) and not stock.reserve(1) and not stock.at_hand(8)
+    stock.use(8, 0.5)
+    stock.unreserve(8)
+    meter.change(0.5, 100.0)
+    meter.change(3.25, -100.0)
+    stock.put(8, 3.25, keep=True)
+    assert stock.at_hand(8)
+    meter.until(5.0)
+    stock.until(5.0)
+    assert list(meter.per_bin_j) == pytest.approx([50.0, 100.0, 100.0, 25.0 + 600 * 0.75, 600.0])
+    assert meter.joules == pytest.approx(sum(meter.per_bin_j)) and meter.watts_quantile(0.5) == pytest.approx(100.0)
+    assert (stock.seconds.held, stock.seconds.bare, stock.seconds.given_back) == pytest.approx((36.0, 14.0, 44.0))
+
+
+@pytest.fixture
+def app() -> typer.Typer:
+    app = typer.Typer()
+    app.command()(simulate)
+    return app
+
+
+def azure(path: Path, arrivals: list[Arrival]) -> Path:
+    rows = [
+        f"2023-11-16 18:{int(a.at_s) // 60:02d}:{a.at_s % 60:010.7f},{a.input_tokens},{a.output_tokens}"
+        for a in arrivals
+    ]
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "\n".join(rows) + "\n")
+    return path
+
+
+def test_the_command_prints_one_json_object(app: typer.Typer, tmp_path: Path) -> None:
+    path = azure(tmp_path / "trace.csv", [*trace(2, 3.0, 60.0), Arrival(61.0, 16_380, 10)])
+    arguments = [
+        str(path),
+        "--service",
+        "llama-2-70b",
+        "--scale",
+        "1.5",
+        "--seed",
+        "3",
+        "--json",
+        "--out",
+        str(tmp_path / "o"),
+    ]
+    reports = []
+    for _ in range(2):
+        done = CliRunner().invoke(app, arguments)
+        assert done.exit_code == 0, done.output
+        reports.append(json.loads(done.stdout))
+        reports[-1].pop("sim")
+    assert reports[0] == reports[1]
+    report = json.loads((tmp_path / "o/report.json").read_text())
+    assert report["policies"] == reports[0]["policies"] and set(report["policies"]) == {
+        "singlepool",
+        "multipool",
+        "joulegate",
+    }
+    assert report["trace"]["excluded_too_long"] == 1 and report["trace"]["scale"] == 1.5
+    assert report["sim"]["requests_per_cpu_s"] > 0
+    keys = {"energy_kwh", "energy_owned_kwh", "energy_by_cause", "j_per_good_token", "ttft_p50_s", "ttft_p99_s", "tbt_p99_s",
+            "attainment", "attainment_all", "gpu_hours", "switches_per_hour_per_100_gpus", "shed"}  # fmt: skip
+    assert all(keys <= set(row) for row in report["policies"].values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--policies", "magic"], "known: singlepool"),
+        (["--scale", "0"], "positive"),
+        (["--service", "nothing"], "nothing"),
+        (["--predictor", "perhaps"], "predictor"),
+    ],
+)
+def test_wrong_usage_exits_with_2(app: typer.Typer, tmp_path: Path, arguments: list[str], says: str) -> None:
+    path = azure(tmp_path / "trace.csv", trace(2, 3.0, 10.0))
+    done = CliRunner().invoke(app, [str(path), "--service", "llama-2-70b", *arguments])
+    assert done.exit_code == 2 and says in done.output
+
+
+def test_a_file_that_is_no_trace_exits_with_2(app: typer.Typer, tmp_path: Path) -> None:
+    (tmp_path / "no.csv").write_text("a,b\n")
+    done = CliRunner().invoke(app, [str(tmp_path / "no.csv"), "--service", "llama-2-70b"])
+    assert done.exit_code == 2 and "no.csv:1:" in done.output
+    done = CliRunner().invoke(app, [str(tmp_path / "absent.csv"), "--service", "llama-2-70b"])
+    assert done.exit_code == 2 and "absent.csv" in done.output
+
+
+def test_the_operators_pools_are_held(app: typer.Typer, tmp_path: Path) -> None:
+    path = azure(tmp_path / "trace.csv", trace(2, 2.0, 30.0))
+    arguments = [str(path), "--service", "llama-3.1-70b", "--config", "configs/dev.yaml", "--gpus", "16",
+                 "--policies", "joulegate", "--json"]  # fmt: skip
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    row = json.loads(done.stdout)["policies"]["joulegate"]
+    assert row["instances"] == {"short": 1, "medium": 1, "long": 1} and row["gpus"] == 16
