@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 SCHEMA = 1
 ORIGINS = ("measured", "emulated", "derived")
+CPU_SECONDS = "cpu-seconds"  # the energy counter under which a "watt" is one busy core
+# A quantity that nobody measured or published; an empty cell in a file. Infinite, so that an unknown latency never
+# passes for one within its limit and unknown watts never for the cheapest.
+UNKNOWN = math.inf
+MAY_BE_UNKNOWN = frozenset(
+    {
+        *("input_tokens", "prefill_tps", "running", "context_tokens", "kv_share", "watts", "j_per_output_token"),
+        *("ttft_p50_s", "ttft_p99_s", "tbt_p50_s", "tbt_p99_s"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +29,8 @@ class Point:
     (mean KV tokens of one running sequence) are what the engine saw. `watts` is the whole instance, not one GPU; where
     the profile's energy counter is cpu-seconds it is the number of busy cores, and "joules" are CPU-seconds.
     `saturated`: the load was past what the instance holds (its queue grew); such a row marks the cliff and is never
-    interpolated to.
+    interpolated to. A row with `offered_rps` 0 is the idle anchor of its cell: watts with nothing running, no latency.
+    What is not known is UNKNOWN.
     """
 
     tp: int
@@ -54,7 +66,10 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Provenance:
-    """How the rows came to be. `energy_counter`: nvml-total-energy, emulated, cpu-seconds, published or modelled."""
+    """How the rows came to be.
+
+    `energy_counter`: nvml-total-energy, emulated, cpu-seconds, published, modelled, given (by a person) or none.
+    """
 
     origin: str
     made_on: str  # ISO date
@@ -71,7 +86,11 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """What live traffic taught about one (TP, clock): measured / profiled, with the spread of the estimate."""
+    """What live traffic taught about one (TP, clock): measured / profiled.
+
+    `latency_sd` and `watts_sd` are how unsure the estimates are, as standard deviations of their logarithms; `samples`
+    counts the latencies behind them, `watts_samples` the watts.
+    """
 
     tp: int
     clock_mhz: int
@@ -80,6 +99,7 @@ class Residual:
     latency_sd: float
     watts_sd: float
     samples: int
+    watts_samples: int = 0
 
 
 @dataclass(frozen=True, slots=True)
