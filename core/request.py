@@ -33,6 +33,25 @@ class Ask(Struct, frozen=True):
     tbt_limit_s: float
 
 
+def ask_for(
+    request_id: str, pool_index: int, input_tokens: int, sequences: int, prediction: Prediction,
+    now_s: float, ttft_s: float, tbt_s: float,
+) -> Ask:  # fmt: skip
+    """What routing weighs of a request whose answer is foretold. Its KV tokens are those held at the 90th percentile
+    of the answer."""
+    return Ask(
+        request_id=request_id,
+        pool_index=pool_index,
+        input_tokens=input_tokens,
+        sequences=sequences,
+        kv_tokens=sequences * (input_tokens + prediction.q90_tokens),
+        q50_tokens=prediction.q50_tokens,
+        arrived_s=now_s,
+        deadline_s=now_s + ttft_s,
+        tbt_limit_s=tbt_s,
+    )
+
+
 class Outcome(Enum):
     """The one ending of a request."""
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 SIZES = ("S", "M", "L")
+STEP_TOKENS = 2048  # taken where nothing says better: vLLM's serving default on most GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +37,16 @@ class Slo:
 
 @dataclass(frozen=True, slots=True)
 class InstanceLimits:
-    """What one instance may hold at once: `slots` sequences and `kv_tokens` tokens of KV cache (0 = not known)."""
+    """What one instance may hold at once: `slots` sequences and `kv_tokens` tokens of KV cache; and `step_tokens`, the
+    most tokens, decoded and prefilled together, that its engine computes in one step. 0 = not known."""
 
     slots: int
     kv_tokens: int = 0
+    step_tokens: int = 0
+
+    @property
+    def tokens_per_step(self) -> int:
+        return self.step_tokens or STEP_TOKENS
 
 
 @dataclass(frozen=True, slots=True)

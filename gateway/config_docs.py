@@ -37,8 +37,8 @@ TEXTS = {
 NOTES = {
     "services": f"""In `argv` and `env` of a launcher these are filled in for each instance:
 {", ".join(f"`{{{word}}}`" for word in PLACEHOLDERS)}, which are its port, its pool's `tp`, the
-service's `model`, its pool's `slots` and `clock_mhz`, and the GPUs that are its own, as in `0,1`. A size that no pool
-names in `serves` goes to the last pool, and L must be named by one.
+service's `model`, its pool's `slots`, `step_tokens` and `clock_mhz`, and the GPUs that are its own, as in `0,1`. A size
+that no pool names in `serves` goes to the last pool, and L must be named by one.
 """
 }
 Row = tuple[str, str, str, str]  # key, type, default, meaning

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 
 from core.errors import BadRequest
-from core.request import Ask, Prediction
+from core.request import Ask, Prediction, ask_for
 from core.service import ServiceSpec
 from gateway.parse import Parsed, prompt_text
 from pools.admission import Admission
@@ -66,18 +66,10 @@ async def size_up(service: Service, parsed: Parsed) -> Sized:
 def make_ask(
     spec: ServiceSpec, sized: Sized, parsed: Parsed, request_id: str, now_s: float, ttft_s: float, tbt_s: float
 ) -> Ask:
-    """What routing weighs. KV tokens are those held at the 90th percentile of the answer."""
-    return Ask(
-        request_id=request_id,
-        pool_index=spec.pool_for(sized.output_size),
-        input_tokens=sized.input_tokens,
-        sequences=parsed.sequences,
-        kv_tokens=parsed.sequences * (sized.input_tokens + sized.prediction.q90_tokens),
-        q50_tokens=sized.prediction.q50_tokens,
-        arrived_s=now_s,
-        deadline_s=now_s + ttft_s,
-        tbt_limit_s=tbt_s,
-    )
+    return ask_for(
+        request_id, spec.pool_for(sized.output_size), sized.input_tokens, parsed.sequences, sized.prediction,
+        now_s, ttft_s, tbt_s,
+    )  # fmt: skip
 
 
 def header_seconds(value: bytes | None, name: str, default_s: float) -> float:

@@ -61,7 +61,7 @@ class EventStream:
     def feed(self, data: bytes) -> bytes:
         """Events that are complete now. StreamBroken when one of them tells of a failure: what came before it in the
         same bytes is in the exception's `before`."""
-        if self._plain and not self._rest and data[-2:] == b"\n\n" and PLAIN in data and data.count(b"\n\n") == 1:
+        if self._plain and data[-2:] == b"\n\n" and data.count(b"\n") == 2 and data.rfind(PLAIN) > 0 and not self._rest:
             self.events += 1
             self.content = True
             return data

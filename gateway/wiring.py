@@ -200,4 +200,4 @@ def _fixed(old: ServiceSpec, new: ServiceSpec) -> Iterable[str]:
     for pool in new.pools:
         same = before.get(pool.name)
         if same is not None and (same.tp, same.clock_mhz, same.limits) != (pool.tp, pool.clock_mhz, pool.limits):
-            yield f"pools.{pool.name}: tp, clock_mhz, slots and kv_tokens"
+            yield f"pools.{pool.name}: tp, clock_mhz, slots, kv_tokens and step_tokens"

@@ -7,7 +7,6 @@ A failure is always `UpstreamFailed` or `UpstreamTimeout`; what to do about it i
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
 from typing import cast
 
@@ -46,11 +45,11 @@ class Wire(asyncio.Protocol):
         self._reset()
 
     def _reset(self) -> None:
+        self.chunks: list[bytes] = []
+        self.on_body = self.chunks.append  # the parser's callback for a piece of the body: no Python runs for it
         self.parser = httptools.HttpResponseParser(self)
-        self.status = 0
         self.headers: Headers = []
         self.head: Head | None = None
-        self.chunks: deque[bytes] = deque()
         self.sink: Callable[[bytes], None] | None = None
         self.sink_error: Exception | None = None
         self.heard = False  # something was poured since the watchdog looked
@@ -81,27 +80,35 @@ class Wire(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self.garbage = str(error) or type(error).__name__
             self.close()
-        if self.sink is None:
+        sink = self.sink
+        if sink is None:
+            self._hold_back(len(data))
             self._wake()
             return
         if self.chunks:
-            self._pour(self.sink)
+            self.heard = True
+            try:
+                sink(self.take())
+            except Exception as error:
+                self.sink = None
+                self.sink_error = error
+                self._wake()
         if self.complete or self.garbage is not None:
             self._wake()
 
-    def _pour(self, sink: Callable[[bytes], None]) -> None:
-        """What arrived goes out in one piece, however the instance cut it into chunks."""
+    def take(self) -> bytes:
+        """What arrived so far, in one piece, however the instance cut it into chunks."""
         chunks = self.chunks
-        data = chunks.popleft() if len(chunks) == 1 else b"".join(chunks)
+        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         chunks.clear()
-        self.buffered = 0
-        self.heard = True
-        try:
-            sink(data)
-        except Exception as error:
-            self.sink = None
-            self.sink_error = error
-            self._wake()
+        return data
+
+    def _hold_back(self, size: int) -> None:
+        """Nobody takes what arrives yet: beyond a bound the instance has to wait."""
+        self.buffered += size
+        if self.buffered > BUFFER_HIGH_BYTES and not self.paused and self.transport is not None:
+            self.paused = True
+            self.transport.pause_reading()
 
     def on_message_begin(self) -> None:
         if self.complete:
@@ -117,15 +124,6 @@ class Wire(asyncio.Protocol):
         else:
             self.head = Head(status, self.headers)
             self.keep_alive = self.parser.should_keep_alive()  # once the message is complete it always says no
-
-    def on_body(self, body: bytes) -> None:
-        self.chunks.append(body)
-        if self.sink is not None:
-            return
-        self.buffered += len(body)
-        if self.buffered > BUFFER_HIGH_BYTES and not self.paused and self.transport is not None:
-            self.paused = True
-            self.transport.pause_reading()
 
     def on_message_complete(self) -> None:
         self.complete = self.head is not None
@@ -159,11 +157,11 @@ class Wire(asyncio.Protocol):
         """Until the body is complete, the connection is lost, or `sink` or `check` raised."""
         waiter = self._waiter = asyncio.get_running_loop().create_future()
         self.sink = sink
-        if self.chunks:
-            self._pour(sink)
         watchdog = Watchdog(self, waiter, check, look_s)
         try:
-            if self.sink is not None and not self.complete and self.lost is None and self.garbage is None:
+            if self.chunks:
+                sink(self.take())
+            if not self.complete and self.lost is None and self.garbage is None:
                 await waiter
         finally:
             watchdog.timer.cancel()
@@ -259,8 +257,7 @@ class Exchange:
                 return b""
             self._check()
             await wire.wait(timeout_s)
-        data = wire.chunks.popleft() if len(wire.chunks) == 1 else b"".join(wire.chunks)
-        wire.chunks.clear()
+        data = wire.take()
         wire.buffered = 0
         wire.resume()
         return data

@@ -5,6 +5,7 @@ Owns the books of what is in flight there. A slot is the only way to write them,
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from types import TracebackType
 
 from core.instances import State
@@ -15,8 +16,32 @@ from pools.connection import authority
 from profiles.engine_model import EngineModel
 
 
+class Tightest:
+    """The TBT limits of those who hold slots; `limit_s` is the smallest, infinity without any."""
+
+    __slots__ = ("_holders", "limit_s")
+
+    def __init__(self) -> None:
+        self._holders: dict[float, int] = {}  # by limit: nearly all requests have their service's
+        self.limit_s = inf
+
+    def add(self, limit_s: float) -> None:
+        self._holders[limit_s] = self._holders.get(limit_s, 0) + 1
+        if limit_s < self.limit_s:
+            self.limit_s = limit_s
+
+    def remove(self, limit_s: float) -> None:
+        left = self._holders[limit_s] - 1
+        if left:
+            self._holders[limit_s] = left
+            return
+        del self._holders[limit_s]
+        self.limit_s = min(self._holders, default=inf)
+
+
 class Instance:
-    """Mutable, owned by its service's fleet; only `Slot` changes `sequences`, `kv_tokens` and `prefill_tokens`."""
+    """Mutable, owned by its service's fleet; only `Slot` changes what it holds: `requests`, `sequences`, `kv_tokens`,
+    `prefill_tokens` and `tbt`."""
 
     def __init__(
         self,
@@ -44,6 +69,7 @@ class Instance:
         self.sequences = 0
         self.kv_tokens = 0
         self.prefill_tokens = 0
+        self.tbt = Tightest()
 
     @property
     def url(self) -> str:
@@ -55,6 +81,7 @@ class Instance:
         self.tp = pool.tp
         self.clock_mhz = pool.clock_mhz or (max(self.model.clocks_mhz) if self.model else 0)  # 0: not locked, runs up
         self.limits = pool.limits
+        self.step_tokens = pool.limits.tokens_per_step
 
     def set_state(self, state: State, now_s: float, reason: str = "") -> None:
         if state is not self.state:
@@ -92,6 +119,7 @@ class Slot:
         instance.sequences += ask.sequences
         instance.kv_tokens += ask.kv_tokens
         instance.prefill_tokens += ask.input_tokens
+        instance.tbt.add(ask.tbt_limit_s)
         self._trial = instance.breaker.begin()
 
     def __enter__(self) -> Slot:
@@ -127,6 +155,7 @@ class Slot:
         self.instance.requests -= 1
         self.instance.sequences -= self._ask.sequences
         self.instance.kv_tokens -= self._ask.kv_tokens
+        self.instance.tbt.remove(self._ask.tbt_limit_s)
         if self._trial:
             self.instance.breaker.neutral()
         self._on_release()

@@ -19,12 +19,10 @@ from urllib.parse import urlsplit
 
 from core.service import PoolSpec, ServiceSpec
 
-# 512 prefill tokens a step: with 2048, vLLM's default, the steps of a 70B model last over 200 ms at TP4, twice the TBT
-# objective of whoever decodes beside them.
 EMULATED_ARGV = (
     "{python}", "-m", "simulator.serve", "--port", "{port}", "--profile", "{profile}", "--tp", "{tp}",
     "--clock-mhz", "{clock_mhz}", "--max-num-seqs", "{slots}", "--served-model-name", "{model}",
-    "--max-model-len", "{context_tokens}", "--runner", "{runner}", "--max-num-batched-tokens", "512",
+    "--max-model-len", "{context_tokens}", "--runner", "{runner}", "--max-num-batched-tokens", "{step_tokens}",
 )  # fmt: skip
 REAP_S = 0.5  # a killed process is gone at once, unless its kernel call hangs, as in a driver that is stuck
 MARK = "JOULEGATE_INSTANCE"  # in the environment of every child: how a later start recognises what an earlier one left
@@ -166,6 +164,7 @@ class ProcessLauncher:
             "tp": str(pool.tp),
             "clock_mhz": str(pool.clock_mhz),
             "slots": str(pool.limits.slots),
+            "step_tokens": str(pool.limits.tokens_per_step),
             "pool": pool.name,
         }
 

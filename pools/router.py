@@ -8,16 +8,17 @@ queue of its own pool, earliest deadline first."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
+from operator import attrgetter, itemgetter
 
 from core.errors import Overloaded
 from core.request import Ask
 from core.service import ServiceSpec
 from pools.instance import Instance, Slot
 from pools.queue import DeadlineQueue, Ticket
-from pools.score import Price, price
+from pools.score import added_joules, forecast
 
-CANDIDATES = 8  # scored per decision: more does not change the choice, it only costs time
+CANDIDATES = 8  # priced per decision: more does not change the choice, it only costs time
 LOOKAHEAD = 8  # queued tickets tried behind one that does not fit, so that a large one blocks nobody
 
 
@@ -153,25 +154,46 @@ class Router:
             if instance.id not in refused and instance.open_to(now_s):
                 by_pool.setdefault(self._places.get(instance.pool, -1), []).append(instance)
         indexes = sorted(by_pool)
-        late: list[tuple[Instance, Price]] = []
+        late: list[tuple[bool, float, Instance]] = []
         # With every longer pool gone, a shorter one that works is better than waiting for a repair.
         for index in [index for index in indexes if index >= ask.pool_index] or indexes:
-            scored = self._score(ask, by_pool[index])
-            in_time = [(i, p) for i, p in scored if now_s + p.ttft_s <= ask.deadline_s]
+            in_time = self._candidates(ask, by_pool[index], ask.deadline_s - now_s, late)
             if in_time:
-                return self._cheapest(in_time)
-            late += scored
-        return min(late, key=lambda pair: pair[1].ttft_s)[0] if late else None
+                return self._cheapest(ask, in_time)
+        return min(late, key=itemgetter(0, 1))[2] if late else None
 
-    def _score(self, ask: Ask, instances: Iterable[Instance]) -> list[tuple[Instance, Price]]:
-        with_room = [i for i in instances if i.fits(ask)]
-        if len(with_room) > 1:
-            with_room = sorted(with_room, key=lambda i: -i.sequences)[:CANDIDATES]
-        priced = [(instance, price(instance, ask)) for instance in with_room]
-        return [(i, p) for i, p in priced if p.keeps_others or i.sequences == 0]
+    def _candidates(
+        self, ask: Ask, instances: list[Instance], left_s: float, late: list[tuple[bool, float, Instance]]
+    ) -> list[Instance]:
+        """Those that would keep every objective. Who keeps the others' but not the request's own is added to `late`,
+        and once its deadline has passed whoever is bearable: one strict answer must not shut others out for long."""
+        found: list[Instance] = []
+        for instance in self._fullest_first([i for i in instances if i.fits(ask)]):
+            seen = forecast(instance, ask)
+            if seen.keeps_others and seen.ttft_s <= left_s:
+                found.append(instance)
+                if len(found) == CANDIDATES:
+                    break
+            elif seen.keeps_others or (seen.bearable and left_s < 0):
+                late.append((not seen.keeps_others, seen.ttft_s, instance))
+        return found
 
-    def _cheapest(self, scored: list[tuple[Instance, Price]]) -> Instance:
-        if len(scored) == 1:
-            return scored[0][0]
-        best = min(p.added_j for _, p in scored)
-        return self._random.choice([i for i, p in scored if p.added_j <= best + 1e-9])
+    def _fullest_first(self, instances: list[Instance]) -> Iterator[Instance]:
+        """Then one of the empty ones of each kind, at random: the others would cost the same."""
+        if len(instances) == 1:
+            yield instances[0]
+            return
+        yield from sorted((i for i in instances if i.sequences), key=attrgetter("sequences"), reverse=True)
+        kinds: dict[tuple[int, int, int], list[Instance]] = {}
+        for instance in instances:
+            if not instance.sequences:
+                kinds.setdefault((instance.tp, instance.clock_mhz, instance.step_tokens), []).append(instance)
+        for alike in kinds.values():
+            yield self._random.choice(alike) if len(alike) > 1 else alike[0]
+
+    def _cheapest(self, ask: Ask, candidates: list[Instance]) -> Instance:
+        if len(candidates) == 1:
+            return candidates[0]
+        joules = [added_joules(instance, ask) for instance in candidates]
+        least = min(joules) + 1e-9
+        return self._random.choice([i for i, added_j in zip(candidates, joules, strict=True) if added_j <= least])

@@ -122,8 +122,9 @@ class EngineModel:
         if prefill_tokens <= 0:
             return decode_s
         point = self.point(tp)
-        mixed_s = decode_s + point.prefill_per_token_s * prefill_tokens * self._on_grid(point.ttft, clock_mhz)
-        return max(mixed_s, self.prefill_s(tp, clock_mhz, prefill_tokens))
+        times, tokens_s = self._on_grid(point.ttft, clock_mhz), point.prefill_per_token_s * prefill_tokens
+        # What the tokens would take alone; that no step is shorter than a decode step holds here by itself.
+        return max(decode_s + tokens_s * times, (point.prefill_base_s + tokens_s) * times)
 
     def watts(self, tp: int, clock_mhz: float, running: int, prefill_tokens: int = 0) -> float:
         """Power of the whole instance in a step: what its decode part draws, or its tokens if prefill draws more."""

@@ -8,10 +8,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from core.service import SIZES, Edges, InstanceLimits, LauncherSpec, PoolSpec, ServiceSpec, Slo
+from core.service import SIZES, STEP_TOKENS, Edges, InstanceLimits, LauncherSpec, PoolSpec, ServiceSpec, Slo
 from predictor.length import RunningLengths
 from profiles.engine_model import EngineModel
-from simulator.cluster import DEFAULT_STEP_TOKENS, Costs, costs_of
+from simulator.cluster import Costs, costs_of
 from simulator.lengths import Confused, Declared, Lengths, Oracle, Usual, even_confusion, usual_lengths
 from simulator.request_life import Door, PoolOf, pool_by_output
 from simulator.run import Ran, Setup, simulate
@@ -95,14 +95,14 @@ class Case:
         """As many sequences as keep the TBT objective at the trace's mean context while a prompt is prefilled beside
         them, and the engine's KV room."""
         model, slots = self.model, MOST_SLOTS
-        per_step = self.costs.step_tokens.get(self.tp, DEFAULT_STEP_TOKENS)
+        per_step = self.costs.step_tokens.get(self.tp, STEP_TOKENS)
         while slots > SLOTS_STEP:
             context = round(slots * self.facts.mean_context)
             prefill = max(1, per_step - slots)
             if model.step_s(self.tp, self.clock_mhz, prefill, slots, context) <= self.spec.slo.tbt_s:
                 break
             slots -= SLOTS_STEP
-        return InstanceLimits(slots, model.kv_tokens(self.tp))
+        return InstanceLimits(slots, model.kv_tokens(self.tp), per_step)
 
     def pool(self, name: str, serves: tuple[str, ...], instances: int) -> PoolSpec:
         return PoolSpec(name, serves, instances, self.tp, self.clock_mhz, self.limits())

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from core.instances import Action, Forget, Seen, SeenInstance, SeenPool, Start, State, Stop
-from core.service import PoolSpec, ServiceSpec
+from core.service import STEP_TOKENS, PoolSpec, ServiceSpec
 from pools.breaker import Breaker
 from pools.instance import Instance
 from pools.router import Router
@@ -26,7 +26,6 @@ from simulator.sketch import GapSketches
 from simulator.step_costs import CostBook
 from simulator.world import World
 
-DEFAULT_STEP_TOKENS = 2048
 LEAST_STEP_TOKENS = 256
 BESIDE = 16  # sequences that decode while a prompt is prefilled
 LIVE = (State.STARTING, State.READY, State.DRAINING)
@@ -54,7 +53,7 @@ def costs_of(model: EngineModel, tbt_s: float) -> Costs:
 
 def step_tokens(model: EngineModel, tp: int, tbt_s: float) -> int:
     """The largest power of two, up to vLLM's default of 2048, with which a step beside a small batch stays in time."""
-    tokens, clock_mhz = DEFAULT_STEP_TOKENS, max(model.clocks_mhz)
+    tokens, clock_mhz = STEP_TOKENS, max(model.clocks_mhz)
     while tokens > LEAST_STEP_TOKENS:
         context = BESIDE * model.context_tokens
         if model.step_s(tp, clock_mhz, tokens - BESIDE, BESIDE, context) <= tbt_s:
@@ -206,12 +205,21 @@ class SimCluster:
         number = next(self._numbers)
         model = self._book.model
         now_s = self._world.now_s
+        pool = self._with_step(pool)
         instance = Instance(f"{pool.name}-{number}", "sim", number, pool, Breaker(3, 1.0, 30.0), model, now_s=now_s)
         starting_w = model.watts(pool.tp, instance.clock_mhz, 0)
         member = Member(instance, self._world, self._on_seqs, starting_w)
         self.members[instance.id] = member
         self.router.instances[instance.id] = instance
         return member
+
+    def _with_step(self, pool: PoolSpec) -> PoolSpec:
+        """Where the pool leaves its step's tokens open the costs say, so that the router knows what the engine does."""
+        limits = pool.limits
+        if limits.step_tokens:
+            return pool
+        per_step = self._costs.step_tokens.get(pool.tp, STEP_TOKENS)
+        return replace(pool, limits=replace(limits, step_tokens=per_step))
 
     def _power_on(self, member: Member) -> None:
         if member.instance.state is not State.STARTING:
@@ -230,9 +238,8 @@ class SimCluster:
         if instance.state is not State.STARTING:
             return
         self.meter.change(now_s, -member.starting_w)
-        pool_limits, spec = instance.limits, self.spec
-        per_step = self._costs.step_tokens.get(instance.tp, DEFAULT_STEP_TOKENS)
-        limits = EngineLimits(pool_limits.slots, spec.context_tokens, per_step)
+        spec = self.spec
+        limits = EngineLimits(instance.limits.slots, spec.context_tokens, instance.step_tokens)
         engine = DesEngine(
             self._book, instance.tp, instance.clock_mhz, limits, self._gaps, now_s=now_s,
             tbt_limit_s=spec.slo.tbt_s, on_watts=self.meter.change,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from core.errors import Overloaded
-from core.request import Ask, Outcome
+from core.request import Ask, Outcome, ask_for
 from core.service import ServiceSpec
 from pools.instance import Slot
 from pools.queue import Ticket
@@ -115,16 +115,10 @@ class RequestLife:
         spec = self.spec
         prediction = self._lengths.predict(arrival, max(1, spec.context_tokens - arrival.input_tokens))
         self._numbers += 1
-        return Ask(
-            request_id=str(self._numbers),
-            pool_index=self._pool_of(spec, arrival, choose_size(prediction)),
-            input_tokens=arrival.input_tokens,
-            sequences=1,
-            kv_tokens=arrival.input_tokens + prediction.q90_tokens,
-            q50_tokens=prediction.q50_tokens,
-            arrived_s=now_s,
-            deadline_s=now_s + self._tally.ttft_limit_s(size_class),
-            tbt_limit_s=spec.slo.tbt_s,
+        pool_index = self._pool_of(spec, arrival, choose_size(prediction))
+        ttft_s = self._tally.ttft_limit_s(size_class)
+        return ask_for(
+            str(self._numbers), pool_index, arrival.input_tokens, 1, prediction, now_s, ttft_s, spec.slo.tbt_s
         )
 
     def _submit(self, flight: Flight, refused: frozenset[str]) -> None:

@@ -31,7 +31,7 @@ DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); prin
 
 
 def spec(folder: Path, *argv: str, name: str = "contract") -> ServiceSpec:
-    launcher = LauncherSpec("process", argv, env={"SLOTS": "{slots}"}, log_dir=str(folder))
+    launcher = LauncherSpec("process", argv, env={"SLOTS": "{slots}", "STEP": "{step_tokens}"}, log_dir=str(folder))
     return ServiceSpec(name, "tiny", 4096, Slo(), Edges(), (POOL,), launcher)
 
 
@@ -153,7 +153,8 @@ def test_words_and_environment_are_filled_in(processes: ProcessLauncher, tmp_pat
     place = processes.start("a-1", POOL)
     assert until(lambda: healthy(place))
     assert httpx.get(f"http://{place.host}:{place.port}/").text == "tiny"
-    assert b"SLOTS=4" in Path(f"/proc/{leader_of('a-1')}/environ").read_bytes().split(b"\0")
+    environ = Path(f"/proc/{leader_of('a-1')}/environ").read_bytes().split(b"\0")
+    assert b"SLOTS=4" in environ and b"STEP=2048" in environ
 
 
 def test_gpus_come_back_when_an_instance_ends(tmp_path: Path) -> None:

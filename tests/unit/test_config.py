@@ -21,6 +21,7 @@ from gateway.config_file import ConfigError, config_schema, load_config
 
 ROOT = Path(__file__).resolve().parents[2]
 DEV = ROOT / "configs" / "dev.yaml"
+H100 = ROOT / "configs" / "h100x8.yaml"
 TEXT = DEV.read_text()
 SERVICE = "services.llama-3.1-70b"
 MINIMAL = """services:
@@ -94,6 +95,19 @@ def test_static_pool_has_an_instance_per_url(load: Load) -> None:
     config = load(changed('["http://a:1"]', '["http://a:1/", "http://b:1"]', MINIMAL))
     (pool,) = to_services(config)[0].pools
     assert (pool.instances, pool.urls) == (2, ("http://a:1", "http://b:1"))
+
+
+def test_step_tokens_are_the_emulated_engines_or_unknown(load: Load) -> None:
+    steps = {
+        file: [p.limits.step_tokens for p in to_services(load_config(file, {}, ()))[0].pools] for file in (DEV, H100)
+    }
+    assert steps == {DEV: [512] * 3, H100: [512] * 3}
+    named = to_services(load(changed("slots: 128", "slots: 128\n        step_tokens: 1024")))[0].pools
+    assert [pool.limits.step_tokens for pool in named] == [1024, 512, 512]
+    many = to_services(load(changed("slots: 128", "slots: 600")))[0].pools
+    assert many[0].limits.step_tokens == 600, "every running sequence takes one"
+    (static,) = to_services(load(MINIMAL))[0].pools
+    assert (static.limits.step_tokens, static.limits.tokens_per_step) == (0, 2048)
 
 
 def test_keys_let_others_in(load: Load) -> None:
@@ -234,6 +248,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, path: str) -> None:
         ("kind: emulated", "kind: emulated\n      argv: [x]", "argv: only the process launcher"),
         ("kind: emulated", "kind: process\n      argv: [x]", "argv: {port} appears nowhere"),
         ("kind: emulated", "kind: process\n      argv: ['{port}', '{ports}']", "argv: {ports} is not known"),
+        ("slots: 128", "slots: 128\n        step_tokens: 127", "step_tokens: must be at least slots (128)"),
         ("slots: 128", "urls: ['http://a:1']", "pools.0.urls: only the static launcher takes urls"),
         ("    model: ", "    # model: ", "model: is missing: What the engines call the model."),
     ],

@@ -12,6 +12,7 @@ from pools.breaker import Breaker
 from pools.instance import Instance, Slot
 from pools.queue import DeadlineQueue, Ticket
 from pools.router import Router
+from pools.score import added_joules
 from profiles.engine_model import load_engine_model
 
 MODEL = load_engine_model("llama-3.1-70b")
@@ -250,6 +251,66 @@ def test_an_instance_that_would_break_anothers_tbt_is_left_out() -> None:
     assert admitted <= slow
 
 
+def at_the_limit(world: World, name: str, running: int = 60) -> Instance:
+    """Full of decodes that a chunk of a long prompt would slow down too much."""
+    instance = world.add(name, pool("short", "S", slots=1000), MODEL)
+    for _ in range(running):
+        instance.hold(ask(tokens=1), lambda: None).first_token()
+    instance.tbt.add(0.055)  # a chunk beside a single answer takes less, beside these it takes more
+    instance.step_tokens = 512 + running
+    return instance
+
+
+def test_an_instance_at_its_tbt_limit_is_left_out_while_another_can() -> None:
+    world = World("")
+    full = at_the_limit(world, "full")
+    assert MODEL.step_s(4, 1980, 512, 1, 0) < 0.055 < MODEL.step_s(4, 1980, 512, 61, full.kv_tokens)
+    other = world.add("other", pool("short", "S"), MODEL)
+    slots = [world.submit(ask(tokens=600)) for _ in range(2)]
+    assert [slot.instance for slot in slots if slot] == [other, other]
+    small = world.submit(ask(tokens=1))
+    assert small is not None and small.instance is full, "what costs the others little is welcome there"
+
+
+def test_who_is_overdue_may_slow_the_others_down() -> None:
+    world = World("")
+    full = at_the_limit(world, "full")
+    wanted = ask(tokens=600, deadline_s=5.0)
+    assert world.router.pick(wanted, 4.0) is None
+    assert world.router.pick(wanted, 5.1) is full
+
+
+def test_a_hundred_saturated_instances_hide_no_idle_one() -> None:
+    world = World("")
+    for number in range(100):
+        at_the_limit(world, f"full-{number}")
+    idle = world.add("idle", pool("short", "S"), MODEL)
+    slot = world.submit(ask(tokens=600))
+    assert slot is not None and slot.instance is idle
+
+
+def test_a_hundred_instances_with_long_prompts_ahead_hide_no_idle_one() -> None:
+    world = World("")
+    for number in range(100):
+        busy = world.add(f"busy-{number}", pool("short", "S"), MODEL)
+        busy.hold(ask(tokens=8000), lambda: None)
+    idle = world.add("idle", pool("short", "S"), MODEL)
+    slot = world.submit(ask(deadline_s=0.25))
+    assert slot is not None and slot.instance is idle
+
+
+def test_of_empty_instances_one_of_each_kind_is_priced() -> None:
+    world = World("short short short")
+    low, _, high = world.router.instances.values()
+    low.clock_mhz = 800
+    (slot,) = world.fill(0, 1)
+    prices = {i.id: added_joules(i, ask()) for i in (low, high)}
+    assert (slot.instance is low) == (prices[low.id] <= prices[high.id])
+    world = World("short short short")
+    taken = {i.id for _ in range(50) if (i := world.router.pick(ask(), 0.0))}
+    assert len(taken) == 3, "equals take turns"
+
+
 def test_releasing_twice_counts_once() -> None:
     world = World("short")
     (slot,) = world.fill(0, 1)
@@ -257,6 +318,7 @@ def test_releasing_twice_counts_once() -> None:
     slot.release()
     instance = slot.instance
     assert (instance.requests, instance.sequences, instance.kv_tokens, instance.prefill_tokens) == (0, 0, 0, 0)
+    assert instance.tbt.limit_s == float("inf")
 
 
 def test_new_pools_take_over_what_waits() -> None:
