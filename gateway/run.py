@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -75,6 +76,8 @@ async def run_gateway(config: Config, load: Callable[[], Config], environment: M
         rows = run_log
         running.metrics.gauges = lambda: [*live(), run_log_counters(rows.written, rows.dropped, rows.failed)]
     server = make_server(running, load, environment)
+    gc.collect()
+    gc.freeze()  # what is loaded stays: a full collection would walk 60,000 objects, 30 ms in which no stream moves
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
