@@ -42,14 +42,22 @@ def check(
 
     try:
         report = check_models(data)
+    except UnicodeDecodeError as error:
+        # Its repr holds the whole file.
+        fail(f"a file under {data} is no text in UTF-8 (byte {error.start})", 2)
+    except OSError as error:
+        fail(f"a file under {data} cannot be read: {error}", 2)
     except (KeyError, ValueError) as error:
         fail(f"a file under {data} is not as published: {error!r}", 2)
     answer = as_object(report)
     if out is not None:
         from profiles.check_plots import draw_all
 
-        answer["files"] = [str(path) for path in draw_all(report.comparisons, data, out)]
-        (out / "check.json").write_text(json.dumps(answer, indent=2) + "\n", encoding="utf-8")
+        try:
+            answer["files"] = [str(path) for path in draw_all(report.comparisons, data, out)]
+            (out / "check.json").write_text(json.dumps(answer, indent=2) + "\n", encoding="utf-8")
+        except OSError as error:
+            fail(f"--out {out}: {error.strerror or error}", 2)
     say(json.dumps(answer) if as_json else as_text(report, answer))
     if strict and report.missed:
         fail(f"{len(report.missed)} of {len(report.errors)} quantities miss their aim", 1)

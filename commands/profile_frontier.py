@@ -52,6 +52,8 @@ def frontier(
     """
     from profiles.frontier import frontiers
 
+    if gpus is not None and gpus < 1:
+        fail("--gpus must be at least 1", 2)
     profile = opened(path)
     found = frontiers(profile.points)
     for name in classes or ():

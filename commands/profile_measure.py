@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
+import os
+import re
 import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
@@ -81,8 +84,13 @@ def measure(
     """
     if url and (simulated or verify):
         fail("--url is a live instance; --simulated and --verify are for simulated time", 2)
-    if budget_hours <= 0 or tolerance <= 0 or window < 1:
-        fail("--budget-hours and --tolerance must be more than 0, --window at least 1 s", 2)
+    # Written so that NaN fails too.
+    if not (0 < budget_hours < math.inf and 0 < tolerance < math.inf and 1 <= window < math.inf):
+        fail("--budget-hours and --tolerance must be more than 0, --window at least 1 s, and all of them finite", 2)
+    if min(max_num_seqs, max_num_batched_tokens, max_model_len) < 1:
+        fail("--max-num-seqs, --max-num-batched-tokens and --max-model-len must be at least 1", 2)
+    if url and not re.fullmatch(r"https?://[^/\s]+\S*", url):
+        fail(f"--url must be http://HOST:PORT, not {url!r}", 2)
     options = Options(
         service, url, model, gpu, pid, gpu_uuids, tp, clocks, classes, budget_hours, tolerance, window, max_num_seqs,
         max_num_batched_tokens, max_model_len, out, seed, resume, verify, as_json,
@@ -94,6 +102,8 @@ def measure(
         answer = asyncio.run(_measure(options))
     except ValueError as error:
         fail(str(error), 2)
+    except NothingMeasured as error:
+        fail(str(error), 1)
     except (JoulegateError, ProfileError, OSError) as error:
         fail(f"{error}\nWhat was measured is kept: go on with --resume.", 1)
     except KeyboardInterrupt:
@@ -113,6 +123,7 @@ async def _measure(options: Options) -> dict[str, Any]:
 
     clock = SystemClock()
     out = options.out or Path("build") / f"{options.gpu}-{options.service}{PROFILE_SUFFIX}"
+    writable(out)
     journal_path = out.with_name(out.name.removesuffix(PROFILE_SUFFIX) + SUFFIX)
     rule = Rule(window_s=options.window_s, window_max_s=max(options.window_s, Rule().window_max_s))
     async with AsyncExitStack() as stack:
@@ -120,6 +131,8 @@ async def _measure(options: Options) -> dict[str, Any]:
         with Journal(journal_path, identity(space, rule, target), options.resume) as journal, _Progress(space) as bar:
             sweep = await run_sweep(space, target, rule, journal, clock, bar.probe)
         rows, left_out = rows_of(sweep)
+        if not rows:
+            raise NothingMeasured(f"no window fitted into --budget-hours {options.budget_hours:g}: give it more")
         made_on = datetime.fromtimestamp(clock.wall_s(), UTC).date().isoformat()
         provenance = _provenance(target, rule, sweep, made_on)
         profile = Profile(target.about.gpu, target.about.model, provenance, rows)
@@ -143,12 +156,17 @@ async def _simulated(options: Options) -> tuple[Target, Space]:
 
     engine = load_engine_model(options.service, options.gpu)
     limits = EngineLimits(options.max_num_seqs, options.max_model_len, options.max_num_batched_tokens)
+    grid = engine.clocks_mhz
+    clocks = numbers(options.clocks, "--clocks") or tuple(grid)
+    if clocks[0] < grid[0] or clocks[-1] > grid[-1]:
+        # Outside, the model answers as its nearest clock does: a row of it would state what no source says.
+        raise ValueError(f"--clocks must be {grid[0]} to {grid[-1]} MHz, the clocks of the engine model")
     tps = numbers(options.tp, "--tp") or tuple(sorted(engine.points))
     for tp in tps:
         engine.point(tp)
     space = Space(
         tps=tps,
-        clocks_mhz=numbers(options.clocks, "--clocks") or tuple(engine.clocks_mhz),
+        clocks_mhz=clocks,
         classes=classes_of(options.classes),
         tolerance=options.tolerance,
         budget_s=options.budget_hours * 3600,
@@ -185,6 +203,20 @@ async def _live(options: Options, stack: AsyncExitStack) -> tuple[Target, Space]
     return target, space
 
 
+class NothingMeasured(Exception):
+    """A sweep that took no window: there is no profile to write."""
+
+
+def writable(out: Path) -> None:
+    """Before the first window, not after hours of them. ValueError if a profile cannot be written there."""
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--out {out}: {error.strerror or error}") from None
+    if out.is_dir() or not os.access(out.parent, os.W_OK):
+        raise ValueError(f"--out {out}: {'is a folder' if out.is_dir() else 'its folder cannot be written to'}")
+
+
 def numbers(text: str, option: str) -> tuple[int, ...]:
     try:
         found = sorted({int(word) for word in text.split(",") if word.strip()})
@@ -198,6 +230,7 @@ def numbers(text: str, option: str) -> tuple[int, ...]:
 def classes_of(text: str) -> tuple[Lengths, ...]:
     """`all`, class names, or NAME:INPUT:OUTPUT."""
     from pools.measure import Lengths
+    from profiles.profile_checks import LOAD
 
     words = [i + o for i in INPUTS for o in OUTPUTS] if text == "all" else [w for w in text.split(",") if w]
     found: list[Lengths] = []
@@ -205,7 +238,9 @@ def classes_of(text: str) -> tuple[Lengths, ...]:
         name, *lengths = word.split(":")
         if not lengths and len(name) == 2 and name[0] in INPUTS and name[1] in OUTPUTS:
             found.append(Lengths(name, INPUTS[name[0]], OUTPUTS[name[1]]))
-        elif len(lengths) == 2 and all(n.isdigit() and int(n) > 1 for n in lengths):
+        elif LOAD.fullmatch(name) and len(lengths) == 2 and all(re.fullmatch("[0-9]{1,9}", n) for n in lengths):
+            if min(int(n) for n in lengths) < 2:
+                raise ValueError(f"--classes takes lengths of at least 2 tokens, not {word!r}")
             found.append(Lengths(name, int(lengths[0]), int(lengths[1])))
         else:
             raise ValueError(f"--classes takes SS, SM ... LL, NAME:INPUT:OUTPUT or all, not {word!r}")

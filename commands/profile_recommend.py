@@ -59,6 +59,8 @@ def recommend(
     shares = _shares(classes)
     if not (math.isfinite(rps) and rps > 0):
         fail("--rps must be more than 0", 2)
+    if gpus is not None and gpus < 1:
+        fail("--gpus must be at least 1", 2)
     if idle_w is not None and not (math.isfinite(idle_w) and idle_w >= 0):
         fail("--idle-w must be at least 0", 2)
     profile = opened(path)

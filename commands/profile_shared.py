@@ -37,16 +37,21 @@ QUALITY = {"measured": "measured", "emulated": "modelled", "derived": "modelled"
 def opened(path: Path) -> Profile:
     """The profile; warnings go to stderr, a file that cannot be used ends the command."""
     from profiles.profile_file import ProfileError, read_profile
-    from profiles.query import stale
 
     try:
         profile, warnings = read_profile(path)
     except ProfileError as error:
         fail(str(error), 2)
-    old = stale(profile, "", "", "", datetime.now(UTC).date())
-    for warning in (*warnings, *(f"{path}: may be stale: {reason}" for reason in old)):
+    for warning in (*warnings, *(f"{path}: may be stale: {reason}" for reason in aged(profile))):
         print(f"warning: {warning}", file=sys.stderr)  # noqa: T201
     return profile
+
+
+def aged(profile: Profile) -> tuple[str, ...]:
+    """Why the profile may be stale by its date alone: a command does not know what engine and GPU will run."""
+    from profiles.query import stale
+
+    return stale(profile, "", "", "", datetime.now(UTC).date())
 
 
 def limits(load: str, ttft_ms: float | None, tbt_ms: float | None) -> Limits:
@@ -84,6 +89,7 @@ def about(profile: Profile) -> dict[str, Any]:
         "origin": of.origin,
         "energy_counter": of.energy_counter,
         "made_on": of.made_on,
+        "stale": list(aged(profile)),
         "points": len(profile.points),
         "origins": {o: n for o in QUALITY if (n := sum(p.origin == o for p in profile.points))},
     }

@@ -46,6 +46,8 @@ class Setup:
 def import_vllm_bench(path: Path, setup: Setup, today: date, command: str) -> Imported:
     """Raises ImportFailed and nothing else."""
     runs = [run for one in _files(path) for run in _runs(one)]
+    if not runs:
+        raise ImportFailed(f"{path}: holds no result of vllm bench serve")
     models = sorted({str(run.get("model_id") or "") for _, run in runs})
     if len(models) > 1 and not setup.model:
         raise ImportFailed(f"{path}: a profile is of one model, and these runs are of {', '.join(models)}; say --model")

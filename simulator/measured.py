@@ -108,7 +108,8 @@ class LeanEngine:
     def _only_decodes(self) -> bool:
         """Nobody prefills and nobody can be admitted until somebody finishes."""
         count = len(self.running)
-        if not count or any(one.total - one.computed != 1 for one in self.running):
+        # One token of a prompt may be left; the step that computes it gives the first token, which is no gap.
+        if not count or any(one.total - one.computed != 1 or one.first_s is None for one in self.running):
             return False
         if self.kv_used + count > self.kv_tokens:
             return False
@@ -169,8 +170,9 @@ class LeanEngine:
             prefill += tokens
         duration_s = self.model.step_s(self.tp, self.clock_mhz, prefill, decoding, context)
         self._settle(self.model.watts(self.tp, self.clock_mhz, decoding, prefill), duration_s)
-        if decoding:
-            self.heard.runs.append((self.now_s, duration_s, 0.0, 1, decoding))
+        gaps = sum(1 for one, _ in batch[:decoding] if one.first_s is not None)
+        if gaps:
+            self.heard.runs.append((self.now_s, duration_s, 0.0, 1, gaps))
         for index, (one, tokens) in enumerate(batch):
             one.computed += tokens
             if one.computed >= one.total:

@@ -49,6 +49,17 @@ def test_classes_may_have_lengths_of_their_own(tmp_path: Path) -> None:
         (("--service", "llama-3.1-8b", "--classes", "XX"), "--classes takes"),
         (("--service", "llama-3.1-8b", "--classes", "SS,SS"), "twice"),
         (("--service", "llama-3.1-8b", "--budget-hours", "0"), "--budget-hours"),
+        (("--service", "llama-3.1-8b", "--budget-hours", "nan"), "finite"),
+        (("--service", "llama-3.1-8b", "--budget-hours", "inf"), "finite"),
+        (("--service", "llama-3.1-8b", "--tolerance", "nan"), "finite"),
+        (("--service", "llama-3.1-8b", "--window", "nan"), "finite"),
+        (("--service", "llama-3.1-8b", "--max-num-seqs", "0"), "--max-num-seqs"),
+        (("--service", "llama-3.1-8b", "--max-num-batched-tokens", "0"), "--max-num-batched-tokens"),
+        (("--service", "llama-3.1-8b", "--clocks", "100"), "--clocks must be"),
+        (("--service", "llama-3.1-8b", "--classes", "bad name:10:10"), "--classes takes"),
+        (("--service", "llama-3.1-8b", "--classes", "a:\u00b2:3"), "--classes takes"),
+        (("--service", "llama-3.1-8b", "--classes", "a:1:3"), "at least 2 tokens"),
+        (("--service", "llama-3.1-8b", "--url", "notaurl"), "--url must be"),
         (("--service", "llama-3.1-8b", "--url", "http://127.0.0.1:1", "--verify"), "--verify"),
         (("--service", "llama-3.1-8b", "--classes", "huge:9000:10"), "context"),
     ],
@@ -62,3 +73,19 @@ def test_no_server_is_a_failure(tmp_path: Path) -> None:
     out = str(tmp_path / "x.profile.csv")
     status, _, stderr = invoke("profile", "measure", "--service", "x", "--url", "http://127.0.0.1:1", "--out", out)
     assert status == 1 and "--resume" in stderr
+
+
+def test_a_place_that_cannot_be_written_is_told_before_the_first_window(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path, tmp_path / "file" / "x.profile.csv"):
+        status, stdout, stderr = invoke(*SMALL, "--out", str(out))
+        assert status == 2 and "--out" in stderr and stdout == ""
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_budget_without_room_for_a_window_writes_no_empty_profile(tmp_path: Path) -> None:
+    arguments = [*SMALL, "--out", str(tmp_path / "x.profile.csv")]
+    arguments[arguments.index("0.2")] = "0.001"
+    status, stdout, stderr = invoke(*arguments)
+    assert status == 1 and "--budget-hours" in stderr and stdout == ""
+    assert not (tmp_path / "x.profile.csv").exists()

@@ -170,3 +170,13 @@ def test_verifying_takes_points_that_the_sweep_did_not(tmp_path: Path) -> None:
     seen = asyncio.run(verify(sweep, profile, target, Rule(), 6, lambda *_: None))
     assert seen.points + seen.steep_points + seen.refused + seen.saturated_answered >= 6
     assert seen.median["watts"] < 0.1
+
+
+def test_a_prompt_of_which_one_token_is_left_still_gets_its_first_token() -> None:
+    """513 tokens in steps of 512: the second step computes one prompt token, like a decode, and ends the prefill."""
+    engine = LeanEngine(load_engine_model("llama-2-70b", "h100"), 4, 1980, EngineLimits(256, 8192, 512))
+    one = engine.add(0.0, 513, 5)
+    engine.run_until(10.0)
+    assert one.first_s is not None and one.finished_s is not None and 0 < one.first_s < one.finished_s < 10.0
+    assert len(engine.heard.firsts) == 1
+    assert sum(count for _, count in engine.heard.gaps(0.0, 10.0)) == 4

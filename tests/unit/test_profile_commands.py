@@ -186,3 +186,37 @@ def test_cpu_seconds_are_not_called_joules(tmp_path: Path) -> None:
     assert units(made) == ("busy cores", "CPU-s")
     save_profile(made, tmp_path / "cpu.profile.csv")
     assert "CPU-s/token" in run("frontier", tmp_path / "cpu.profile.csv").stdout
+
+
+@pytest.mark.parametrize("gpus", [0, -1])
+def test_no_gpus_are_wrong_usage(path: Path, gpus: int) -> None:
+    for arguments in (("frontier", path), ("recommend", path, "--class", "LL", "--rps", 1)):
+        done = run(*arguments, "--gpus", gpus)
+        assert done.exit_code == 2 and "--gpus must be at least 1" in done.stderr
+
+
+def test_an_old_profile_is_told_in_json_too(tmp_path: Path) -> None:
+    old = tmp_path / "old.profile.csv"
+    save_profile(replace(sample(), provenance=replace(PROVENANCE, made_on="2020-01-01")), old)
+    for arguments in (("frontier", old), ("recommend", old, "--class", "LL", "--rps", 1)):
+        done = run(*arguments, "--json")
+        assert "may be stale" in done.stderr
+        assert "2020-01-01" in json.loads(done.stdout)["profile"]["stale"][0]
+
+
+def test_an_empty_result_of_a_benchmark_is_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "empty.json").write_text("")
+    out = tmp_path / "x.profile.csv"
+    done = run("import", tmp_path / "empty.json", "--format", "vllm-bench", "--gpu", "H100", "--out", out)
+    assert done.exit_code == 2 and "holds no result" in done.stderr and not out.exists()
+
+
+def test_check_tells_a_binary_file_and_a_place_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "mlenergy").mkdir()
+    (tmp_path / "mlenergy" / "v3_llm_runs.csv").write_bytes(b"\xff\xfe\x00" * 99)
+    done = run("check", "--data", tmp_path)
+    assert done.exit_code == 2 and "UTF-8" in done.stderr and len(done.stderr) < 400
+    (tmp_path / "none").mkdir()
+    (tmp_path / "file").write_text("")
+    done = run("check", "--data", tmp_path / "none", "--out", tmp_path / "file" / "plots")
+    assert done.exit_code == 2 and "--out" in done.stderr
