@@ -69,6 +69,8 @@ def _already_read(body: bytes, receive: Receive) -> Receive:
 
 async def _refuse(client: AsgiClient, gateway: Gateway, error: JoulegateError) -> None:
     headers = error_headers(client.request_id(gateway.new_id()), error)
+    if client.header(b"expect") is not None:  # its sender may keep the body back, and what comes next is no body
+        headers.append((b"connection", b"close"))
     if isinstance(error, MethodNotAllowed):
         headers.append((b"allow", error.allow.encode()))
     await client.reply(error.status, headers, error_body(dialect_of(client.path), error))

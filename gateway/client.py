@@ -66,7 +66,8 @@ class Client:
         body_limit: int = 0,
         done: Callable[[], None] = _nothing,
     ) -> None:
-        """`done` is called once the answer is complete; `chunked` is false for HTTP/1.0, where its end is the close."""
+        """`done` is called once the answer is complete, and closes what is not kept if the body is not all here.
+        `chunked` is false for HTTP/1.0, where the end of an answer is the close."""
         self.transport = transport
         self.path = path
         self.query = query
@@ -120,6 +121,7 @@ class Client:
 
     async def _arrived(self, timeout_s: float) -> None:
         if self._expects and not self.transport.is_closing():
+            self._expects = False
             self.transport.write(CONTINUE)
         loop = asyncio.get_running_loop()
         waiter = self._body_waiter = loop.create_future()
@@ -132,6 +134,11 @@ class Client:
 
     # --- for the protocol
 
+    @property
+    def whole(self) -> bool:
+        """Whether all of the body is here."""
+        return self._complete
+
     def bind(self, task: asyncio.Task[None]) -> None:
         """The task that answers. A hang-up cancels it, so that its work at an instance ends at once."""
         self._task = task
@@ -143,7 +150,7 @@ class Client:
             return
         if self._body_size <= self._limit:
             self._body.append(data)
-        elif self._body:
+        else:
             self._body.clear()
             self._wake()
 
@@ -188,6 +195,8 @@ class Client:
         self._head = b""
 
     def end(self, data: bytes = b"") -> None:
+        if self.response_complete:  # a fault after the end is told to nobody: it would land in the next answer
+            return
         if not self.disconnected:
             last = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"
             self.transport.write(self._head + (last if self._chunked else data))
@@ -195,6 +204,8 @@ class Client:
 
     def reply(self, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes) -> None:
         """A whole answer in one write."""
+        if self.response_complete:
+            return
         self.started = True
         if not self.disconnected:
             length = (b"content-length", b"%d" % len(body))
@@ -203,11 +214,13 @@ class Client:
 
     def _over(self) -> None:
         self.response_complete = True
-        if not self.keep_alive:
+        if not self.keep_alive and self._complete:
             self.transport.close()
         self._done()
 
     def _render(self, status: int, headers: tuple[tuple[bytes, bytes], ...]) -> bytes:
+        if self._expects and not self._complete:  # its sender may keep the body back, and what comes next is no body
+            self.keep_alive = False
         lines = [STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status]
         for name, value in (*self._date, *headers):
             lines += (name, b": ", value, b"\r\n")

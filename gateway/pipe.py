@@ -49,7 +49,7 @@ class Pipe:
     @property
     def look_s(self) -> float:
         """How often `check` is worth calling: a time-out is then noticed within a quarter of it."""
-        return max(0.001, min(self._limits.stall_timeout_s, self._begin_by_s - self._heard_s)) / 4
+        return min(self._limits.stall_timeout_s, self._limits.first_byte_timeout_s) / 4
 
     def __call__(self, data: bytes) -> None:
         events = self._events

@@ -99,7 +99,7 @@ async def run_gateway(config: Config, load: Callable[[], Config], environment: M
                 group.create_task(_tell_when_ready(running)),
             ]
             await stop.wait()
-            await _drain(running)
+            await _drain(running, server)
             server.should_exit = True
             await serving
             for task in tasks:
@@ -150,13 +150,16 @@ async def kept_up(work: Callable[[], Awaitable[None]], name: str, clock: Clock) 
         await clock.sleep(RESTART_PAUSE_S)
 
 
-async def _drain(running: Running) -> None:
-    """No new requests; those that run finish within the limit."""
+async def _drain(running: Running, server: Server) -> None:
+    """No new requests; those that run finish within the limit, and so do the clients that still read an answer."""
     gateway = running.gateway
     gateway.closing = True
     log.info("draining", in_flight=gateway.in_flight, limit_s=gateway.limits.drain_timeout_s)
     deadline_s = running.clock.now_s() + gateway.limits.drain_timeout_s
-    while gateway.in_flight and running.clock.now_s() < deadline_s:
+    connections = server.server_state.connections
+    while running.clock.now_s() < deadline_s and (
+        gateway.in_flight or any(c.transport.get_write_buffer_size() for c in connections)
+    ):
         await running.clock.sleep(0.05)
 
 

@@ -106,9 +106,8 @@ class Wire(asyncio.Protocol):
     def _hold_back(self, size: int) -> None:
         """Nobody takes what arrives yet: beyond a bound the instance has to wait."""
         self.buffered += size
-        if self.buffered > BUFFER_HIGH_BYTES and not self.paused and self.transport is not None:
-            self.paused = True
-            self.transport.pause_reading()
+        if self.buffered > BUFFER_HIGH_BYTES:
+            self.hold()
 
     def on_message_begin(self) -> None:
         if self.complete:
@@ -130,7 +129,7 @@ class Wire(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = str(exc) if exc else "connection closed"
-        if self.head is not None and not self.complete and self._ends_at_close():
+        if exc is None and self.head is not None and not self.complete and self._ends_at_close():
             self.complete = True
         self._wake()
 

@@ -47,6 +47,7 @@ def test_a_streamed_answer_is_one_write_per_piece_and_its_head_goes_with_the_fir
 def test_http_1_0_gets_plain_bytes_and_the_close() -> None:
     transport = Transport()
     client = make(transport, chunked=False, keep_alive=False)
+    client.body_complete()
     client.start(200, [])
     client.write(b"ab")
     client.end(b"c")
@@ -56,9 +57,40 @@ def test_http_1_0_gets_plain_bytes_and_the_close() -> None:
 
 def test_a_whole_answer_is_one_write() -> None:
     transport, over = Transport(), []
-    make(transport, done=lambda: over.append(1)).reply(404, [(b"connection", b"close")], b"{}")
+    client = make(transport, done=lambda: over.append(1))
+    client.body_complete()
+    client.reply(404, [(b"connection", b"close")], b"{}")
     assert transport.sent == [b"HTTP/1.1 404 Not Found\r\nconnection: close\r\ncontent-length: 2\r\n\r\n{}"]
     assert transport.closed and over == [1]
+
+
+def test_nothing_follows_an_answer_that_is_over() -> None:
+    transport, over = Transport(), []
+    client = make(transport, done=lambda: over.append(1))
+    client.reply(200, [], b"{}")
+    client.end(b"data: error")
+    client.reply(500, [], b"{}")
+    assert (len(transport.sent), over) == (1, [1])
+
+
+def test_an_answer_before_the_body_was_asked_for_ends_the_connection() -> None:
+    """The client may keep the body back: what comes next would be taken for it."""
+    transport = Transport()
+    client = make(transport, expects=True)
+    client.reply(413, [], b"{}")
+    assert b"connection: close" in transport.sent[0] and not client.keep_alive
+
+
+def test_a_first_piece_beyond_the_limit_is_refused_at_once() -> None:
+    async def story() -> None:
+        client = make(Transport())
+        reading = asyncio.ensure_future(client.body(10, 5))
+        await asyncio.sleep(0)
+        client.feed(b"x" * 11)
+        with pytest.raises(BodyTooLarge):
+            await reading
+
+    asyncio.run(story())
 
 
 def test_a_body_in_pieces() -> None:

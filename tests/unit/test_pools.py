@@ -318,6 +318,14 @@ def test_a_head_that_never_ends_is_late_however_often_something_comes() -> None:
     asyncio.run(story())
 
 
+@pytest.mark.parametrize(("error", "whole"), [(None, True), (ConnectionResetError(), False)])
+def test_only_a_clean_close_ends_a_body_without_a_length(error: Exception | None, whole: bool) -> None:
+    _, wire, _ = wired()
+    wire.data_received(b"HTTP/1.1 200 OK\r\n\r\n{")
+    wire.connection_lost(error)
+    assert wire.complete == whole
+
+
 def test_an_ipv6_address_stands_in_brackets() -> None:
     pool = static().pools[0]
     instance = Instance("i", "::1", 8000, pool, Breaker(1, 1, 1), None, now_s=0.0)

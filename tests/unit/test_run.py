@@ -2,11 +2,13 @@
 
 import asyncio
 import socket
+from types import SimpleNamespace
 
 import pytest
 
 from core.clock import SystemClock
-from gateway.run import CannotListen, kept_up, make_socket
+from gateway.config import Limits
+from gateway.run import CannotListen, _drain, kept_up, make_socket
 
 
 class NoWait(SystemClock):
@@ -42,3 +44,17 @@ def test_a_background_task_that_fails_is_started_again() -> None:
 def test_a_port_in_use_is_told_before_anything_starts() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(CannotListen, match="in use"):
         make_socket("127.0.0.1", taken.getsockname()[1])
+
+
+def test_a_shutdown_waits_for_whoever_still_reads_an_answer() -> None:
+    left = [300, 200, 100]
+
+    class Transport:
+        def get_write_buffer_size(self) -> int:
+            return left.pop() if left else 0
+
+    connection = SimpleNamespace(transport=Transport())
+    server = SimpleNamespace(server_state=SimpleNamespace(connections=[connection]))
+    gateway = SimpleNamespace(closing=False, in_flight=0, limits=Limits())
+    asyncio.run(_drain(SimpleNamespace(gateway=gateway, clock=NoWait()), server))  # type: ignore[arg-type]
+    assert gateway.closing and not left
