@@ -12,9 +12,10 @@ from typing import Annotated
 
 import typer
 
-from commands import profile
+from commands import predict, profile
 from commands.output import AsJson, fail, say
 from commands.simulate import simulate
+from commands.train import train
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -34,6 +35,8 @@ Overrides = Annotated[
 
 app.add_typer(profile.app, name="profile")
 app.command()(simulate)
+app.add_typer(predict.app, name="predict")
+app.command()(train)
 
 
 @app.command()

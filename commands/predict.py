@@ -1,0 +1,118 @@
+"""`joulegate predict`: how good the length predictor is. Owns the options and what is printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from commands.output import AsJson, fail, say
+
+if TYPE_CHECKING:
+    from predictor.evaluate import Report
+    from predictor.scores import Scores
+
+app = typer.Typer(no_args_is_help=True, help="The length predictor.")
+
+
+@app.callback()
+def group() -> None:
+    """The length predictor."""
+
+
+@app.command(name="eval")
+def evaluate_file(
+    file: Annotated[Path, typer.Argument(help="JSONL: prompt or messages, output_tokens; in time order.")],
+    model: Annotated[Path | None, typer.Option(help="Model file. Default: the shipped one.")] = None,
+    edges: Annotated[str, typer.Option(help="Output edges as S,M in tokens, or terciles of the file.")] = "terciles",
+    confidence: Annotated[
+        float | None, typer.Option(help="The smallest class that holds the answer so surely. Default: the likeliest.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say how good the length predictor is on a file: it predicts each answer, then learns of it."""
+    from core.clock import SystemClock
+    from predictor.evaluate import evaluate
+    from predictor.model import LengthModel
+    from predictor.model_file import SHIPPED, ModelFileError, read_model
+    from predictor.records import RecordError, read_records
+
+    fixed = _edges(edges)
+    if confidence is not None and not 0 < confidence < 1:
+        fail("--confidence must lie between 0 and 1", 2)
+    try:
+        arrays = LengthModel(read_model(model or SHIPPED))
+        records = read_records(file)
+    except (ModelFileError, RecordError) as error:
+        fail(str(error), 2)
+    except OSError as error:
+        fail(f"cannot read {error.filename or file}: {error.strerror}", 2)
+    if not records:
+        fail(f"{file}: no answers in it", 2)
+    report = evaluate(records, arrays, SystemClock().now_s, fixed, confidence)
+    say(json.dumps(flat(report)) if as_json else table(report))
+
+
+def _edges(text: str) -> tuple[int, int] | None:
+    if text == "terciles":
+        return None
+    try:
+        small, medium = (int(part) for part in text.split(","))
+    except ValueError:
+        fail(f"--edges {text}: must be two numbers such as 100,350, or terciles", 2)
+    if not 0 < small < medium:
+        fail(f"--edges {text}: must be positive and rise", 2)
+    return small, medium
+
+
+def flat(report: Report) -> dict[str, object]:
+    """The keys of the command's JSON; those without history stand at the top."""
+    import msgspec
+
+    plain, history = msgspec.to_builtins(report.without_history), msgspec.to_builtins(report.with_history)
+    baselines = msgspec.to_builtins(report.baselines)
+    majority = baselines["majority"]["accuracy"]
+    return {
+        "n": report.n,
+        **plain,
+        "majority_accuracy": majority,
+        "p50_ms": report.p50_ms,
+        "p99_ms": report.p99_ms,
+        "with_history": {
+            "n": report.n,
+            **history,
+            "majority_accuracy": majority,
+            "routing": msgspec.to_builtins(report.routing),
+            "p50_ms": report.history_p50_ms,
+            "p99_ms": report.history_p99_ms,
+            "baselines": msgspec.to_builtins(report.baselines_with_history),
+        },
+        "baselines": baselines,
+        "edges": report.edges,
+    }
+
+
+def table(report: Report) -> str:
+    rows = {
+        "model": report.without_history,
+        "model with history": report.with_history,
+        **report.baselines,
+        **report.baselines_with_history,
+        **{f"routed at {level}": scores for level, scores in report.routing.items()},
+    }
+    head = f"{'':20}{'accuracy':>10}{'macro-F1':>10}{'under':>8}{'q90 covers':>12}{'pinball90':>11}{'Spearman':>10}"
+    lines = [head, *(_row(name, scores) for name, scores in rows.items())]
+    took = f"{report.p50_ms * 1000:.0f} us at p50, {report.p99_ms * 1000:.0f} us at p99"
+    return "\n".join([f"{report.n} answers", *lines, f"a prediction without history takes {took}"])
+
+
+def _row(name: str, scores: Scores) -> str:
+    def cell(value: float | None, width: int, digits: int = 3) -> str:
+        return f"{'-' if value is None else format(value, f'.{digits}f'):>{width}}"
+
+    return (
+        f"{name.replace('_', ' '):20}{cell(scores.accuracy, 10)}{cell(scores.macro_f1, 10)}{cell(scores.under_rate, 8)}"
+        f"{cell(scores.q90_coverage, 12)}{cell(scores.pinball90_tokens, 11, 1)}{cell(scores.spearman, 10)}"
+    )

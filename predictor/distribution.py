@@ -1,0 +1,63 @@
+"""The distribution of one answer's length: a shape in standard units, where it lies and how wide it is.
+
+Owns reading shares and quantiles of it, also of what remains once some tokens are out. Refuses to know where the shape
+came from. Standard units: z = (log2(tokens) - level) / spread."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from math import log2
+
+from msgspec import Struct
+
+LONGEST_LOG2 = 20.0  # no answer is longer than 2**20 tokens
+NARROWEST = 1e-6
+
+
+class Distribution(Struct, frozen=True):
+    """`cumulative[i]` = probability of at most 2**(level + spread * grid[i]) tokens; it never falls."""
+
+    grid: Sequence[float]
+    cumulative: Sequence[float]
+    level: float
+    spread: float
+
+    def below(self, tokens: float) -> float:
+        """Probability of at most `tokens`."""
+        if tokens < 1:
+            return 0.0
+        z = (log2(tokens) - self.level) / self.spread
+        grid, cumulative = self.grid, self.cumulative
+        at = bisect_left(grid, z)
+        if at == 0:
+            return float(cumulative[0] * 2.0 ** (2.0 * (z - grid[0])))  # the tails fall by a factor of 4 a unit
+        if at == len(grid):
+            return float(1.0 - (1.0 - cumulative[-1]) * 2.0 ** (-2.0 * (z - grid[-1])))
+        low, high = cumulative[at - 1], cumulative[at]
+        return low + (high - low) * (z - grid[at - 1]) / (grid[at] - grid[at - 1])
+
+    def quantile(self, q: float) -> float:
+        """The length that the answer stays within with probability `q`, in tokens, at least 1."""
+        grid, cumulative = self.grid, self.cumulative
+        at = bisect_left(cumulative, q)
+        if at == 0:
+            z = grid[0] + log2(max(NARROWEST, q) / max(NARROWEST, cumulative[0])) / 2.0
+        elif at == len(grid):
+            z = grid[-1] - log2(max(NARROWEST, 1.0 - q) / max(NARROWEST, 1.0 - cumulative[-1])) / 2.0
+        else:
+            low, high = cumulative[at - 1], cumulative[at]
+            z = grid[at - 1] + (grid[at] - grid[at - 1]) * (q - low) / (high - low)
+        return float(2.0 ** min(LONGEST_LOG2, max(0.0, self.level + self.spread * z)))
+
+    def quantile_after(self, tokens: float, q: float) -> float:
+        """The same once `tokens` are out and the answer goes on: of the whole length, never under `tokens`."""
+        gone = min(1.0 - NARROWEST, self.below(tokens))
+        return max(float(tokens), self.quantile(gone + (1.0 - gone) * q))
+
+    def share_after(self, tokens: float, edge: float) -> float:
+        """Probability of at most `edge` tokens in all, once `tokens` are out and the answer goes on."""
+        if edge <= tokens:
+            return 0.0
+        gone = min(1.0 - NARROWEST, self.below(tokens))
+        return min(1.0, (self.below(edge) - gone) / (1.0 - gone))

@@ -1,0 +1,108 @@
+"""A length model as a file: JSON with a schema number, a training card and a checksum.
+
+Owns reading and writing it. Refuses a file that is damaged, of another schema or of other features than this code's:
+data is read, nothing in it runs."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from math import isfinite
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from predictor.features import NAMES
+
+SCHEMA = 1
+SHIPPED = Path(__file__).parent / "data" / "shipped.json"
+LARGEST_FILE = 64 << 20
+
+
+class ModelFileError(ValueError):
+    """A model file that cannot be used; its text names the file and the fault."""
+
+
+class Body(Struct, frozen=True):
+    """`weights[i]` = one row per feature, then one per word, a column per grid point. Features are centred on `means`
+    and divided by `scales`. `level`, `level_spread` and `spread` in log2 tokens: what a service never seen is taken
+    for, how far services lie apart, and how far answers of one lie apart.
+    `terciles`: of all answers, in standard lengths."""
+
+    features: list[str]
+    words: list[str]
+    grid: list[float]
+    means: list[float]
+    scales: list[float]
+    weights: list[list[float]]
+    bias: list[float]
+    level: float
+    level_spread: float
+    spread: float
+    terciles: tuple[float, float]
+    card: dict[str, str | int | float]
+
+
+class _File(Struct, frozen=True):
+    schema: int
+    sha256: str
+    body: msgspec.Raw
+
+
+def dump(body: Body) -> bytes:
+    raw = msgspec.json.encode(body)
+    return msgspec.json.encode(_File(SCHEMA, sha256(raw).hexdigest(), msgspec.Raw(raw))) + b"\n"
+
+
+def write_model(path: Path, body: Body) -> None:
+    """Whole or not at all: a gateway may read it at the same moment."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    half = path.with_name(path.name + ".part")
+    half.write_bytes(dump(body))
+    half.replace(path)
+
+
+def read_model(path: Path) -> Body:
+    """Raises ModelFileError, or OSError where the file cannot be read."""
+    if path.stat().st_size > LARGEST_FILE:
+        raise ModelFileError(f"{path}: larger than {LARGEST_FILE >> 20} MiB, which no length model is")
+    return load(path.read_bytes(), str(path))
+
+
+def load(data: bytes, name: str) -> Body:
+    try:
+        held = msgspec.json.decode(data, type=_File)
+        if held.schema != SCHEMA:
+            raise ModelFileError(f"{name}: schema {held.schema}, this version reads {SCHEMA}; train it anew")
+        if sha256(bytes(held.body)).hexdigest() != held.sha256:
+            raise ModelFileError(f"{name}: the checksum does not match; the file is damaged or was edited")
+        body = msgspec.json.decode(held.body, type=Body)
+    except msgspec.MsgspecError as error:
+        raise ModelFileError(f"{name}: not a length model: {error}") from None
+    except (UnicodeDecodeError, RecursionError):
+        raise ModelFileError(f"{name}: not a length model") from None
+    if problem := _problem(body):
+        raise ModelFileError(f"{name}: {problem}")
+    return body
+
+
+def _problem(body: Body) -> str:
+    if body.features != list(NAMES):
+        return "its features are not those of this version; train it anew"
+    rows, columns = len(body.features) + len(body.words), len(body.grid)
+    if columns < 2 or any(b <= a for a, b in zip(body.grid, body.grid[1:], strict=False)):
+        return "its grid does not rise"
+    if len(body.weights) != rows or any(len(row) != columns for row in body.weights) or len(body.bias) != columns:
+        return "its weights have not the shape of its features and grid"
+    if len(body.means) != len(body.features) or len(body.scales) != len(body.features):
+        return "its means and scales do not fit its features"
+    if len(set(body.words)) != len(body.words):
+        return "a word stands in it twice"
+    numbers = [*body.grid, *body.means, *body.scales, *body.bias, body.level, body.level_spread, body.spread]
+    if not all(map(isfinite, numbers)) or not all(isfinite(value) for row in body.weights for value in row):
+        return "a number in it is not finite"
+    if body.spread <= 0 or body.level_spread < 0 or any(scale <= 0 for scale in body.scales):
+        return "a spread or scale in it is not positive"
+    if not body.terciles[0] < body.terciles[1]:
+        return "its terciles do not rise"
+    return ""

@@ -1,0 +1,77 @@
+"""How good predictions of length were: accuracy by class, what was under-predicted, quantiles. Owns the formulas only.
+
+An answer is under-predicted when its true class is larger than the predicted one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+Classes = Sequence[int]
+
+
+class Scores(Struct, frozen=True):
+    """`pinball90_tokens` = mean pinball loss of q90; None where a predictor names no quantiles or no order."""
+
+    accuracy: float
+    macro_f1: float
+    under_rate: float
+    over_rate: float
+    q90_coverage: float | None = None
+    pinball50_tokens: float | None = None
+    pinball90_tokens: float | None = None
+    spearman: float | None = None
+
+
+def scored(
+    truth: Classes, said: Classes, tokens: Sequence[int] = (), q50: Sequence[float] = (), q90: Sequence[float] = ()
+) -> Scores:
+    true, guess = np.asarray(truth), np.asarray(said)
+    base = Scores(
+        accuracy=_share(true == guess),
+        macro_f1=macro_f1(truth, said),
+        under_rate=_share(guess < true),
+        over_rate=_share(guess > true),
+    )
+    if not len(q90):
+        return base
+    actual = np.asarray(tokens, dtype=float)
+    return Scores(
+        accuracy=base.accuracy, macro_f1=base.macro_f1, under_rate=base.under_rate, over_rate=base.over_rate,
+        q90_coverage=_share(actual <= np.asarray(q90)),
+        pinball50_tokens=_pinball(actual, np.asarray(q50), 0.5),
+        pinball90_tokens=_pinball(actual, np.asarray(q90), 0.9),
+        spearman=_spearman(actual, np.asarray(q50, dtype=float)),
+    )  # fmt: skip
+
+
+def macro_f1(truth: Classes, said: Classes) -> float:
+    """Over the classes that occur in either."""
+    true, guess = np.asarray(truth), np.asarray(said)
+    values = []
+    for name in sorted(set(truth) | set(said)):
+        hit = int(((true == name) & (guess == name)).sum())
+        values.append(2 * hit / int((true == name).sum() + (guess == name).sum()))
+    return round(float(np.mean(values)), 4)
+
+
+def _share(hits: NDArray[np.bool_]) -> float:
+    return round(float(hits.mean()), 4)
+
+
+def _pinball(actual: NDArray[np.float64], said: NDArray[np.float64], q: float) -> float:
+    gap = actual - said
+    return round(float(np.maximum(q * gap, (q - 1) * gap).mean()), 2)
+
+
+def _spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float | None:
+    """Rank correlation; None where one of the two never varies."""
+    from scipy.stats import rankdata
+
+    x, y = rankdata(a), rankdata(b)
+    if x.std() == 0 or y.std() == 0:
+        return None
+    return round(float(np.corrcoef(x, y)[0, 1]), 4)

@@ -1,0 +1,122 @@
+"""Training, evaluation and their commands."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer import Typer
+from typer.testing import CliRunner
+
+from commands import predict
+from commands.train import train
+from predictor.records import RecordError, read_records
+from predictor.scores import scored
+from predictor.train import GRID, Level, _targets, split
+from predictor.train import train as fit
+
+app = Typer()
+app.add_typer(predict.app, name="predict")
+app.command()(train)
+KEYS = {
+    "n", "accuracy", "macro_f1", "majority_accuracy", "under_rate", "q90_coverage", "p50_ms", "p99_ms", "with_history",
+}  # fmt: skip
+
+
+def lines(count: int = 400) -> str:
+    rows = []
+    for index in range(count):
+        long = index % 2
+        prompt = f"Write an essay about topic {index}" if long else f"Is {index} prime, yes or no?"
+        tokens = (500 + index % 60) if long else 20 + index % 9
+        rows.append({"prompt": prompt, "output_tokens": tokens, "template": f"t{index % 4}"})
+    return "\n".join(map(json.dumps, rows))
+
+
+def test_eval_answers_with_the_keys_others_rely_on(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text(lines())
+    ran = CliRunner().invoke(app, ["predict", "eval", str(file), "--edges", "100,350", "--json"])
+    assert ran.exit_code == 0, ran.output
+    report = json.loads(ran.stdout)
+    assert report.keys() >= KEYS
+    assert report["with_history"].keys() >= KEYS - {"with_history"}
+    assert report["n"] == 400 and report["with_history"]["accuracy"] > 0.9
+    assert report["baselines"].keys() == {"always_long", "majority", "max_tokens_only", "oracle"}
+    assert "template only" in CliRunner().invoke(app, ["predict", "eval", str(file)]).stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [('{"prompt":"a"}', "a.jsonl:1"), ('{"prompt":"a","output_tokens":-1}', "negative"), ("", "no answers"),
+     ('{"output_tokens":3}', "needs prompt or messages"), ("[" * 9000, "a.jsonl:1")],
+)  # fmt: skip
+def test_bad_input_is_named_with_its_line(tmp_path: Path, text: str, why: str) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text(text)
+    ran = CliRunner().invoke(app, ["predict", "eval", str(file)])
+    assert ran.exit_code == 2 and why in ran.stderr
+
+
+def test_messages_are_read_as_a_conversation(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    said = [
+        ("system", "Be terse."),
+        ("user", "Hi"),
+        ("assistant", "x" * 42),
+        ("user", [{"type": "text", "text": "So?"}]),
+    ]
+    messages = [{"role": role, "content": content} for role, content in said]
+    file.write_text(json.dumps({"messages": messages, "output_tokens": 7, "max_tokens": 7}))
+    (record,) = read_records(file)
+    assert record.asked.prompt == b"So?" and record.asked.turns == 2 and record.asked.last_answer_tokens == 10
+    assert record.cut
+    with pytest.raises(RecordError):
+        read_records(tmp_path)
+
+
+def test_train_writes_a_model_that_eval_reads_and_twice_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    file = tmp_path / "a.jsonl"
+    file.write_text(lines())
+    for name in ("one.json", "two.json"):
+        ran = CliRunner().invoke(app, ["train", str(file), "--out", str(tmp_path / name), "--json"])
+        assert ran.exit_code == 0, ran.output
+    assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
+    assert json.loads(ran.stdout)["held_out"]["accuracy"] > 0.6
+    ran = CliRunner().invoke(app, ["predict", "eval", str(file), "--model", str(tmp_path / "one.json"), "--json"])
+    assert ran.exit_code == 0, ran.output
+
+
+def test_held_out_prompts_and_models_are_not_trained_on(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    rows = [{"prompt": f"p{p}", "output_tokens": 5, "model": f"m{m}-7b"} for p in range(40) for m in range(20)]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    parts = split(read_records(file))
+    assert parts.training and parts.held and parts.calibration
+    assert not {r.prompt_id for r in parts.training} & {r.prompt_id for r in parts.held}
+    assert not {r.model for r in parts.training} & {r.model for r in parts.held}
+
+
+def test_a_cut_answer_counts_for_longer_lengths_only(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    rows = [{"prompt": "a", "output_tokens": 100, "max_tokens": 100}]
+    rows += [{"prompt": "b", "output_tokens": tokens} for tokens in (25, 50, 100, 200, 400)]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    records = read_records(file)
+    level = {"": Level(6.6439, 1.0)}
+    _, shares, _ = _targets([records[:1], records[1:]], level)
+    assert shares[0][GRID.index(-1.0)] == 0.0 and shares[0][GRID.index(2.5)] > 0.9
+
+
+def test_scores_of_a_known_case() -> None:
+    scores = scored([0, 1, 2, 2], [0, 2, 1, 2], [1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 2, 4])
+    assert (scores.accuracy, scores.under_rate, scores.over_rate) == (0.5, 0.25, 0.25)
+    assert scores.q90_coverage == 0.75 and scores.spearman == 1.0 and scores.pinball90_tokens in (0.22, 0.23)  # 0.225
+
+
+def test_nothing_to_learn_from_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text('{"prompt":"a","output_tokens":5}')
+    ran = CliRunner().invoke(app, ["train", str(file), "--out", str(tmp_path / "m.json")])
+    assert ran.exit_code == 1 and "learn from" in ran.stderr
+    assert fit  # the function that the command calls
