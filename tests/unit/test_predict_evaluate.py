@@ -115,6 +115,7 @@ def test_scores_of_a_known_case() -> None:
 
 
 def test_nothing_to_learn_from_is_said(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
     file = tmp_path / "a.jsonl"
     file.write_text('{"prompt":"a","output_tokens":5}')
     ran = CliRunner().invoke(app, ["train", str(file), "--out", str(tmp_path / "m.json")])
