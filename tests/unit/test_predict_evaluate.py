@@ -75,7 +75,6 @@ def test_messages_are_read_as_a_conversation(tmp_path: Path) -> None:
 
 
 def test_train_writes_a_model_that_eval_reads_and_twice_the_same(tmp_path: Path) -> None:
-    pytest.importorskip("sklearn")
     file = tmp_path / "a.jsonl"
     file.write_text(lines())
     for name in ("one.json", "two.json"):
@@ -115,7 +114,6 @@ def test_scores_of_a_known_case() -> None:
 
 
 def test_nothing_to_learn_from_is_said(tmp_path: Path) -> None:
-    pytest.importorskip("sklearn")
     file = tmp_path / "a.jsonl"
     file.write_text('{"prompt":"a","output_tokens":5}')
     ran = CliRunner().invoke(app, ["train", str(file), "--out", str(tmp_path / "m.json")])
