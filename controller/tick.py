@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from core.instances import Action, Forget, Seen, SeenInstance, SeenPool, Start, State, Stop
 
 BACKOFF_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)  # before the n-th start in a row that did not become ready
-LIVE = (State.STARTING, State.READY)
+LIVE = (State.STARTING, State.READY, State.PARKED)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 SIZES = ("S", "M", "L")
+CLASSES = tuple(input_size + output_size for input_size in SIZES for output_size in SIZES)
 STEP_TOKENS = 2048  # taken where nothing says better: vLLM's serving default on most GPUs
 
 

@@ -20,7 +20,7 @@ class InstanceView(BaseModel):
     url: str
     tp: int
     clock_mhz: int
-    state: Literal["starting", "ready", "draining", "stopped", "failed"]
+    state: Literal["starting", "ready", "draining", "parked", "stopped", "failed"]
     reason: str
     since_s: float = Field(description="seconds in this state")
     requests: int

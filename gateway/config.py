@@ -132,6 +132,7 @@ class Controller(Section):
         default="enforce", description="shadow = decide and log, advise = offer for approval, enforce = do."
     )
     interval_s: Seconds = Field(default=1.0, description="Longest time between two ticks.")
+    gpus: int = Field(default=0, ge=0, le=1_000_000, description="GPUs that instances may use in all. 0: no limit.")
 
 
 class RunLogConfig(Section):

@@ -106,6 +106,7 @@ async def run_gateway(config: Config, load: Callable[[], Config], environment: M
                 task.cancel()
     finally:
         await running.cluster.close(stop_timeout_s=5.0)
+        await running.shared.http.aclose()
         if run_log is not None:
             run_log.close()
     log.info("stopped")

@@ -33,6 +33,7 @@ from gateway.parse import NOTHING, Parsed, ask_for_usage, parse, rename, splice
 from gateway.relay import AttemptFailed, Relay
 from gateway.service import Service, header_seconds, make_ask, size_up
 from gateway.timing import Timing
+from pools.load_counts import PLACES
 
 log = structlog.get_logger("joulegate")
 
@@ -142,7 +143,9 @@ class Gateway:
         job.timing = timing = Timing(job.received_s, ttft_s, tbt_s)
         timing.parse_s = parsed_s - job.received_s
         ask = make_ask(spec, sized, parsed, job.request_id, job.received_s, ttft_s, tbt_s)
-        if not job.route.generates:
+        if job.route.generates:
+            service.counts.asked(PLACES[sized.name], sized.input_tokens)
+        else:
             ask = Ask(job.request_id, ask.pool_index, 0, 0, 0, 0, ask.arrived_s, ask.deadline_s, ask.tbt_limit_s)
         body = self._edit(job, ask, body)
         timing.predict_s = self.clock.now_s() - parsed_s
@@ -206,6 +209,12 @@ class Gateway:
                 service.predictor.learn(parsed.template, job.usage[1] // max(1, parsed.sequences))
             if parsed.exact_tokens is None and not parsed.extra_tokens > 500:
                 service.estimate.learn(parsed.prompt_bytes, job.usage[0] - parsed.extra_tokens)
+        if service is not None and job.sized is not None and "attained" in row:
+            place = PLACES[job.sized.name]
+            if outcome is Outcome.COMPLETED:
+                service.counts.completed(place, job.usage[1] if job.usage else 0, bool(row["attained"]))
+            else:
+                service.counts.missed(place)
         self.metrics.finished(row, job.timing)
         self.recorder.record(row)
 

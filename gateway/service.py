@@ -12,6 +12,7 @@ from core.service import ServiceSpec
 from gateway.parse import Parsed, prompt_text
 from pools.admission import Admission
 from pools.fleet import Fleet
+from pools.load_counts import LoadCounts
 from predictor.length import Predictor, choose_size
 from predictor.tokens import ExactCount, TokenEstimate
 
@@ -31,6 +32,10 @@ class Service:
     @property
     def spec(self) -> ServiceSpec:
         return self.fleet.spec
+
+    @property
+    def counts(self) -> LoadCounts:
+        return self.fleet.counts
 
 
 class Sized(Struct, frozen=True):

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
 
+import httpx
 from prometheus_client.core import Metric
 from prometheus_client.registry import CollectorRegistry
 
@@ -26,6 +27,7 @@ from gateway.service import Service
 from pools.admission import Admission
 from pools.cluster import LiveCluster
 from pools.fleet import Fleet, FleetLimits
+from pools.knobs import EngineKnobs, Knobs, NoKnobs
 from pools.launcher import GpuBook, Launcher, ProcessLauncher, StaticLauncher, end_leftovers
 from predictor.length import RunningLengths
 from predictor.tokens import ExactCount
@@ -55,6 +57,7 @@ class Shared:
     def __init__(self) -> None:
         self._numbers = count(1)
         self.gpus = GpuBook()
+        self.http = httpx.AsyncClient(trust_env=False)  # control of instances; answers go another way
 
     def new_id(self, pool: str) -> str:
         return f"{pool.replace('/', '-')}-{next(self._numbers)}"
@@ -71,6 +74,7 @@ def build(config: Config, clock: Clock, recorder: Recorder, environment: Mapping
         clock,
         probe_interval_s=config.health.interval_s,
         probe_timeout_s=config.health.timeout_s,
+        gpus=config.controller.gpus,
     )
     gateway = Gateway(
         services, Keyring(config.auth.keys), RateLimiter(), config.limits, clock, recorder, metrics, LoopLag(clock)
@@ -104,9 +108,16 @@ def make_service(
         config.limits.connect_timeout_s, config.health.fall, config.health.rise,
         config.breaker.failures, config.breaker.backoff_s, config.breaker.backoff_max_s,
     )  # fmt: skip
-    fleet = Fleet(spec, launcher, admission, model, clock, limits, note, shared.new_id)
+    knobs = make_knobs(spec, shared.http)
+    fleet = Fleet(spec, launcher, admission, model, clock, limits, note, shared.new_id, knobs)
     exact = ExactCount(spec.tokenizer) if spec.tokenizer and os.path.exists(spec.tokenizer) else None
     return Service(fleet, admission, RunningLengths(), exact=exact)
+
+
+def make_knobs(spec: ServiceSpec, client: httpx.AsyncClient) -> Knobs:
+    if spec.launcher.kind == "static":
+        return NoKnobs()
+    return EngineKnobs(client, emulated=spec.launcher.kind == "emulated", sleeps=True)
 
 
 def make_launcher(spec: ServiceSpec, environment: Mapping[str, str], gpus: GpuBook) -> Launcher:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from core.clock import Clock
-from core.errors import NotFound, Unavailable
+from core.errors import NotFound, Overloaded, Unavailable
 from core.request import Ask
 from core.service import ServiceSpec
 from pools.instance import Slot
@@ -40,7 +40,7 @@ class Admission:
         self._clock = clock
         self.max_wait_s = max_wait_s
         self._closed = False
-        self.router = Router(spec, max_queue, seed, self._placed, self._failed)
+        self.router = Router(spec, max_queue, seed, self._placed, self._failed, self._shed)
         self.router.bind(self.pump)
 
     def pump(self) -> None:
@@ -91,6 +91,10 @@ class Admission:
         assert isinstance(future, asyncio.Future)
         if not future.done():
             future.set_exception(error)
+
+    def _shed(self, ticket: Ticket) -> None:
+        late = f"{self.router.spec.name} is overloaded: the first token could not come in time"
+        self._failed(ticket, Overloaded(late, code="shed_late", retry_after_s=2.0))
 
     def _gone(self) -> Exception:
         return NotFound(f"The model `{self.router.spec.name}` was removed.", param="model", code="model_not_found")

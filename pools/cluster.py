@@ -8,7 +8,25 @@ from collections.abc import Iterable, Iterator
 import httpx
 
 from core.clock import Clock
-from core.instances import Action, Forget, Seen, SeenInstance, SeenPool, Start, State, Stop
+from core.instances import (
+    Action,
+    Forget,
+    GiveBack,
+    OnInstance,
+    Park,
+    Resume,
+    Seen,
+    SeenGpus,
+    SeenInstance,
+    SeenPool,
+    SeenService,
+    SetClock,
+    Start,
+    State,
+    Steer,
+    Stop,
+    Wake,
+)  # fmt: skip
 from pools.fleet import Fleet
 
 
@@ -19,12 +37,13 @@ class LiveCluster:
     while, the one in `fleets` and one in `retiring`."""
 
     def __init__(
-        self, fleets: Iterable[Fleet], clock: Clock, *, probe_interval_s: float, probe_timeout_s: float
+        self, fleets: Iterable[Fleet], clock: Clock, *, probe_interval_s: float, probe_timeout_s: float, gpus: int = 0
     ) -> None:
         self.fleets = {fleet.spec.name: fleet for fleet in fleets}
         self.retiring: list[Fleet] = []
         self.changed = asyncio.Event()
         self._clock = clock
+        self._gpus = gpus
         self._interval_s = probe_interval_s
         self._probes = httpx.AsyncClient(timeout=probe_timeout_s, trust_env=False)
 
@@ -51,21 +70,43 @@ class LiveCluster:
             seen_pools, seen_instances = fleet.observe()
             pools += seen_pools
             instances += seen_instances
-        return Seen(self._clock.now_s(), tuple(pools), tuple(instances))
+        services = tuple(SeenService(f.spec.name, f.counts.seen(), *f.watts()) for f in self.fleets.values())
+        used = sum(i.tp for i in instances if not i.adopted)
+        return Seen(
+            self._clock.now_s(), tuple(pools), tuple(instances), services, SeenGpus(self._gpus, used, 0),
+            self._clock.wall_s(),
+        )  # fmt: skip
 
     async def apply(self, action: Action) -> None:
-        """Idempotent: an action on something that has gone does nothing."""
-        if isinstance(action, Start):
+        """Idempotent: an action on something that has gone does nothing. GPUs of this host need no giving back."""
+        if isinstance(action, Start | Steer):
             fleet = self.fleets.get(action.service)
-            if fleet is not None:
-                fleet.start(action.pool, action.reason)
+            if fleet is not None and isinstance(action, Start):
+                fleet.start(action.pool, action.reason, action.shape)
+            elif fleet is not None and isinstance(action, Steer):
+                fleet.admission.router.steer(action)
+                fleet.admission.pump()
+            return
+        if isinstance(action, GiveBack):
             return
         for fleet in self.all_fleets():
             if action.instance_id in fleet.members:
-                if isinstance(action, Stop):
-                    fleet.drain(action.instance_id, action.reason)
-                elif isinstance(action, Forget):
-                    fleet.forget(action.instance_id)
+                await self._apply_to(fleet, action)
+
+    async def _apply_to(self, fleet: Fleet, action: OnInstance) -> None:
+        match action:
+            case Stop():
+                fleet.drain(action.instance_id, action.reason)
+            case Resume():
+                fleet.serve_on(action.instance_id, action.reason)
+            case Forget():
+                fleet.forget(action.instance_id)
+            case SetClock():
+                await fleet.set_clock(action.instance_id, action.clock_mhz)
+            case Park():
+                await fleet.park(action.instance_id, action.reason)
+            case Wake():
+                await fleet.wake(action.instance_id, action.reason)
 
     async def probe_forever(self) -> None:
         """Probes every instance, each by a task of its own, so that one that hangs holds up no other."""

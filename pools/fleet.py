@@ -9,15 +9,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from core.clock import Clock
-from core.instances import SeenInstance, SeenPool, State
+from core.instances import AS_CONFIGURED, SeenInstance, SeenPool, Shape, State
 from core.service import PoolSpec, ServiceSpec
 from pools.admission import Admission
 from pools.breaker import Breaker
 from pools.connection import Wires
 from pools.instance import Instance
+from pools.knobs import KnobRefused, Knobs, NoKnobs
 from pools.launcher import Launcher, Place, place_of
+from pools.load_counts import LoadCounts
+from pools.shape import shaped
 from profiles.engine_model import EngineModel
 
+WAITING_SEEN = 256  # queued requests of a pool that the controller is told of
 Event = Callable[[str, dict[str, object]], None]
 
 
@@ -43,6 +47,7 @@ class Member:
     resumable: bool = False
     configured: bool = False  # its URL stands in the configuration
     unlisted: bool = False  # it drains because its URL has left the configuration
+    knob_refused: str = ""  # why its clock is written no more
 
 
 class Fleet:
@@ -58,8 +63,11 @@ class Fleet:
         limits: FleetLimits,
         on_event: Event,
         new_id: Callable[[str], str],
+        knobs: Knobs | None = None,
     ) -> None:
         self.spec = spec
+        self.counts = LoadCounts()
+        self.knobs: Knobs = knobs or NoKnobs()
         self.launcher = launcher
         self.admission = admission
         self.members: dict[str, Member] = {}
@@ -83,10 +91,11 @@ class Fleet:
         assert pool is not None
         return self._add(self._new_id(pool.name), place_of(url), pool, adopted=True)
 
-    def start(self, pool_name: str, reason: str) -> str | None:
+    def start(self, pool_name: str, reason: str, shape: Shape = AS_CONFIGURED) -> str | None:
         pool = self.pool(pool_name)
         if pool is None:
             return None
+        pool = shaped(pool, shape, self._model)
         instance_id = self._new_id(pool.name)
         self._event("instance_starting", {"instance": instance_id, "pool": pool_name, "reason": reason})
         try:
@@ -110,6 +119,64 @@ class Fleet:
     def resume(self, instance_id: str) -> None:
         """Takes a drain back, unless its processes are already ending."""
         self._resume(self.members[instance_id], "resumed by an operator")
+
+    def serve_on(self, instance_id: str, reason: str) -> None:
+        """Takes back a drain of the controller's own, while requests still run there."""
+        member = self.members.get(instance_id)
+        if member is not None and not member.resumable:
+            self._resume(member, reason)
+
+    async def set_clock(self, instance_id: str, clock_mhz: int) -> None:
+        """The books follow what was really set. A refusal turns this instance's knob off, and serving goes on."""
+        member = self.members.get(instance_id)
+        if member is None or member.knob_refused or member.instance.clock_mhz == clock_mhz:
+            return
+        before_mhz = member.instance.clock_mhz
+        member.instance.clock_mhz = min(before_mhz, clock_mhz)  # until it is known, nobody counts on the faster one
+        try:
+            await self.knobs.set_clock(member.instance, clock_mhz)
+        except KnobRefused as refused:
+            member.instance.clock_mhz = before_mhz
+            member.knob_refused = str(refused)
+            self._event("clock_refused", {"instance": instance_id, "clock_mhz": clock_mhz, "reason": str(refused)})
+            return
+        member.instance.clock_mhz = clock_mhz
+        self.admission.pump()
+
+    async def park(self, instance_id: str, reason: str) -> None:
+        """It takes no request from now on; where sleep is refused it stays as it was."""
+        member = self.members.get(instance_id)
+        if member is None or member.instance.state is not State.READY or member.instance.requests:
+            return
+        self._move(member, State.PARKED, reason)
+        try:
+            await self.knobs.sleep(member.instance)
+        except KnobRefused as refused:
+            self._move(member, State.READY, f"cannot sleep: {refused}")
+
+    async def wake(self, instance_id: str, reason: str) -> None:
+        member = self.members.get(instance_id)
+        if member is None or member.instance.state is not State.PARKED:
+            return
+        self._move(member, State.STARTING, reason)
+        member.good = 0
+        try:
+            await self.knobs.wake(member.instance)
+        except KnobRefused as refused:
+            self._move(member, State.FAILED, f"cannot wake: {refused}")
+
+    def watts(self) -> tuple[float | None, str]:
+        """What its instances draw now by the engine model, and how that is known."""
+        if self._model is None:
+            return None, "modelled"
+        model, total_w = self._model, 0.0
+        for instance in (member.instance for member in self.members.values()):
+            if instance.state is State.PARKED:
+                total_w += model.parked_w * instance.tp
+            elif instance.tp in model.points:
+                prefill = min(instance.prefill_tokens, instance.step_tokens)
+                total_w += model.watts(instance.tp, instance.clock_mhz, instance.sequences, prefill)
+        return total_w, "modelled"
 
     def probed(self, instance_id: str, healthy: bool, detail: str = "") -> None:
         """Result of one health probe."""
@@ -180,7 +247,6 @@ class Fleet:
                 member.unlisted = member.unlisted or not operator_removed
                 self.drain(instance.id, "its pool or URL left the configuration")
                 continue
-            instance.take(pool)
             urls.pop(place, None)
             if member.unlisted and member.configured:
                 self._resume(member, "its URL is back in the configuration")
@@ -201,22 +267,19 @@ class Fleet:
         """A retired fleet shows instances only: a pool of that name may belong to its service's next fleet."""
         router = self.admission.router
         pools = [
-            SeenPool(self.spec.name, p.name, self.wanted.get(p.name, 0), p.tp, router.queued(i), self.launcher.managed)
-            for i, p in enumerate(() if self._retired else self.spec.pools)
-        ]
-        instances = [
-            SeenInstance(
-                i.id,
-                self.spec.name,
-                i.pool,
-                i.tp,
-                i.state,
-                i.requests,
-                i.since_s,
-                i.adopted,
-                m.resumable and i.state is State.DRAINING,
+            SeenPool(
+                self.spec.name, p.name, self.wanted.get(p.name, 0), p.tp, router.queued(i), self.launcher.managed,
+                router.seen_waiting(i, WAITING_SEEN),
             )
-            for m, i in ((member, member.instance) for member in self.members.values())
+            for i, p in enumerate(() if self._retired else self.spec.pools)
+        ]  # fmt: skip
+        instances = [
+            m.instance.seen(
+                self.spec.name,
+                held=m.resumable and m.instance.state is State.DRAINING,
+                clock_knob=self.knobs.clock and not m.knob_refused,
+            )
+            for m in self.members.values()
         ]
         return pools, instances
 

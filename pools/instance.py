@@ -8,7 +8,7 @@ from collections.abc import Callable
 from math import inf
 from types import TracebackType
 
-from core.instances import State
+from core.instances import SeenInstance, State
 from core.request import Ask
 from core.service import PoolSpec
 from pools.breaker import Breaker
@@ -88,6 +88,12 @@ class Instance:
             self.state = state
             self.since_s = now_s
         self.reason = reason
+
+    def seen(self, service: str, *, held: bool = False, clock_knob: bool = False) -> SeenInstance:
+        return SeenInstance(
+            self.id, service, self.pool, self.tp, self.state, self.requests, self.since_s, self.adopted, held,
+            self.clock_mhz, self.sequences, self.kv_tokens, self.prefill_tokens, self.tbt.limit_s, clock_knob,
+        )  # fmt: skip
 
     def open_to(self, now_s: float) -> bool:
         return self.state is State.READY and self.breaker.allows(now_s)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter, itemgetter
 
 from core.errors import Overloaded
+from core.instances import SeenWaiting, Steer
 from core.request import Ask
 from core.service import ServiceSpec
 from pools.instance import Instance, Slot
@@ -19,6 +20,7 @@ from pools.queue import DeadlineQueue, Ticket
 from pools.score import added_joules, forecast
 
 CANDIDATES = 8  # priced per decision: more does not change the choice, it only costs time
+AS_USUAL = Steer("", "", False, False, "")
 LOOKAHEAD = 8  # queued tickets tried behind one that does not fit, so that a large one blocks nobody
 
 
@@ -33,6 +35,7 @@ class Router:
         seed: int,
         on_placed: Callable[[Ticket, Slot], None],
         on_failed: Callable[[Ticket, Exception], None] | None = None,
+        on_shed: Callable[[Ticket], None] | None = None,
     ) -> None:
         self.spec = spec
         self.max_queue = max_queue
@@ -40,8 +43,10 @@ class Router:
         self._queues = [DeadlineQueue() for _ in spec.pools]
         self._places = {pool.name: index for index, pool in enumerate(spec.pools)}
         self._random = random.Random(seed)
+        self._steered: dict[str, Steer] = {}
         self._on_placed = on_placed
         self._on_failed = on_failed
+        self._on_shed = on_shed
         self._pumping = False
         self._pump_again = False
         self._on_release: Callable[[], None] = lambda: None
@@ -54,6 +59,15 @@ class Router:
         if pool_index is None:
             return sum(len(queue) for queue in self._queues)
         return len(self._queues[pool_index]) if pool_index < len(self._queues) else 0
+
+    def seen_waiting(self, pool_index: int, limit: int) -> tuple[SeenWaiting, ...]:
+        """The earliest deadlines of one queue, as the controller sees them."""
+        first = self._queues[pool_index].first(limit) if pool_index < len(self._queues) else []
+        return tuple(SeenWaiting(ticket.ask.deadline_s, ticket.ask.input_tokens) for ticket in first)
+
+    def steer(self, steer: Steer) -> None:
+        """How a pool's requests are taken from now on."""
+        self._steered[steer.pool] = steer
 
     def waiting(self) -> list[Ticket]:
         return [ticket for queue in self._queues for ticket in queue]
@@ -112,6 +126,8 @@ class Router:
     def _place_one(self, queue: DeadlineQueue, now_s: float) -> bool:
         """Whether a ticket left the queue: placed, abandoned, or failed. Its fault is its own: this runs inside the
         release of somebody else's slot, who must not hear of it."""
+        if self._shed_one(queue, now_s):
+            return True
         for ticket in self._hopeful(queue, now_s):
             if ticket.abandoned:
                 queue.remove(ticket)
@@ -129,6 +145,23 @@ class Router:
                 self._on_placed(ticket, slot)
                 return True
         return False
+
+    def _shed_one(self, queue: DeadlineQueue, now_s: float) -> bool:
+        """Where the ladder says so, whoever is late already makes way for those who can still be in time."""
+        first = queue.first(1)
+        if not first or self._on_shed is None or not self._steering(first[0].ask).shed_late:
+            return False
+        if first[0].ask.deadline_s >= now_s:
+            return False
+        queue.remove(first[0])
+        self._on_shed(first[0])
+        return True
+
+    def _steering(self, ask: Ask) -> Steer:
+        if not self._steered:
+            return AS_USUAL
+        pool = self.spec.pools[min(ask.pool_index, len(self.spec.pools) - 1)]
+        return self._steered.get(pool.name, AS_USUAL)
 
     def _hopeful(self, queue: DeadlineQueue, now_s: float) -> list[Ticket]:
         """The next tickets that an instance open now might take. One whose tried instances are all that is open waits
@@ -156,7 +189,10 @@ class Router:
         indexes = sorted(by_pool)
         late: list[tuple[bool, float, Instance]] = []
         # With every longer pool gone, a shorter one that works is better than waiting for a repair.
-        for index in [index for index in indexes if index >= ask.pool_index] or indexes:
+        longer = [index for index in indexes if index >= ask.pool_index]
+        if self._steered and self._steering(ask).spill:
+            longer += [index for index in reversed(indexes) if index < ask.pool_index]
+        for index in longer or indexes:
             in_time = self._candidates(ask, by_pool[index], ask.deadline_s - now_s, late)
             if in_time:
                 return self._cheapest(ask, in_time)

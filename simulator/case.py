@@ -8,14 +8,14 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from core.service import SIZES, STEP_TOKENS, Edges, InstanceLimits, LauncherSpec, PoolSpec, ServiceSpec, Slo
+from core.service import CLASSES, SIZES, STEP_TOKENS, Edges, InstanceLimits, LauncherSpec, PoolSpec, ServiceSpec, Slo
 from predictor.length import RunningLengths
 from profiles.engine_model import EngineModel
 from simulator.cluster import Costs, costs_of
 from simulator.lengths import Confused, Declared, Lengths, Oracle, Usual, even_confusion, usual_lengths
 from simulator.request_life import Door, PoolOf, pool_by_output
 from simulator.run import Ran, Setup, simulate
-from simulator.tally import CLASSES, Tally
+from simulator.tally import Tally
 from simulator.trace import Arrival
 
 CONTEXT_TOKENS = 16_384

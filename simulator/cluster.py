@@ -11,11 +11,31 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 
-from core.instances import Action, Forget, Seen, SeenInstance, SeenPool, Start, State, Stop
+from core.instances import (
+    AS_CONFIGURED,
+    Action,
+    Forget,
+    GiveBack,
+    Park,
+    Resume,
+    Seen,
+    SeenGpus,
+    SeenPool,
+    SeenService,
+    SetClock,
+    Shape,
+    Start,
+    State,
+    Steer,
+    Stop,
+    Wake,
+)  # fmt: skip
 from core.service import STEP_TOKENS, PoolSpec, ServiceSpec
 from pools.breaker import Breaker
 from pools.instance import Instance
+from pools.load_counts import LoadCounts
 from pools.router import Router
+from pools.shape import shaped, step_tokens
 from profiles.engine_model import EngineModel
 from simulator.des_engine import DesEngine
 from simulator.engine import EngineLimits
@@ -26,9 +46,8 @@ from simulator.sketch import GapSketches
 from simulator.step_costs import CostBook
 from simulator.world import World
 
-LEAST_STEP_TOKENS = 256
-BESIDE = 16  # sequences that decode while a prompt is prefilled
-LIVE = (State.STARTING, State.READY, State.DRAINING)
+LIVE = (State.STARTING, State.READY, State.DRAINING, State.PARKED)
+WAITING_SEEN = 256  # queued requests of a pool that the controller is told of
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +59,8 @@ class Costs:
     back_after_s: float  # until a GPU that was given back can be used again
     bare_w: float
     keep_free: bool = False
+    park_s: float = 0.0
+    unpark_s: float = 0.0
     step_tokens: Mapping[int, int] = field(default_factory=dict)  # prefill and decode tokens of a step, by TP
 
 
@@ -47,19 +68,11 @@ def costs_of(model: EngineModel, tbt_s: float) -> Costs:
     """The engine model's switch costs. A step takes as many tokens as keep `tbt_s` for those who decode beside them,
     which is what an operator sets --max-num-batched-tokens for."""
     switch = model.switch
-    steps = {tp: step_tokens(model, tp, tbt_s) for tp in model.points}
-    return Costs(model.start_s, switch.clock_s, switch.return_s, model.bare_idle_w, step_tokens=steps)
-
-
-def step_tokens(model: EngineModel, tp: int, tbt_s: float) -> int:
-    """The largest power of two, up to vLLM's default of 2048, with which a step beside a small batch stays in time."""
-    tokens, clock_mhz = STEP_TOKENS, max(model.clocks_mhz)
-    while tokens > LEAST_STEP_TOKENS:
-        context = BESIDE * model.context_tokens
-        if model.step_s(tp, clock_mhz, tokens - BESIDE, BESIDE, context) <= tbt_s:
-            break
-        tokens //= 2
-    return tokens
+    steps = {tp: step_tokens(model, tp, max(model.clocks_mhz), tbt_s) for tp in model.points}
+    return Costs(
+        model.start_s, switch.clock_s, switch.return_s, model.bare_idle_w,
+        park_s=switch.park_s, unpark_s=switch.unpark_s, step_tokens=steps,
+    )  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -67,7 +80,10 @@ class Switches:
     """Counts of what the controller did. A switch is an instance entering STARTING."""
 
     starts: int = 0
+    reshards: int = 0  # among the starts: on the GPUs of an instance that drained, in place
     stops: int = 0
+    parks: int = 0
+    wakes: int = 0
     clock_writes: int = 0
     refused_starts: int = 0
 
@@ -91,6 +107,7 @@ class SimCluster:
         self.router = router
         self.members: dict[str, Member] = {}
         self.wanted = {pool.name: pool.instances for pool in spec.pools}
+        self.counts = LoadCounts()
         self.meter = PowerMeter()
         self.stock = GpuStock(gpus, costs.bare_w, self.meter)
         self.switches = Switches()
@@ -112,23 +129,39 @@ class SimCluster:
             if member.instance.state is State.DRAINING and member.instance.requests == 0:
                 self._end(member, State.STOPPED)
         pools = tuple(
-            SeenPool(self.spec.name, pool.name, self.wanted[pool.name], pool.tp, self.router.queued(index), True)
+            SeenPool(
+                self.spec.name, pool.name, self.wanted[pool.name], pool.tp, self.router.queued(index), True,
+                self.router.seen_waiting(index, WAITING_SEEN),
+            )
             for index, pool in enumerate(self.spec.pools)
-        )
-        instances = tuple(
-            SeenInstance(i.id, self.spec.name, i.pool, i.tp, i.state, i.requests, i.since_s)
-            for i in (member.instance for member in self.members.values())
-        )
-        return Seen(now_s, pools, instances)
+        )  # fmt: skip
+        instances = tuple(member.instance.seen(self.spec.name, clock_knob=True) for member in self.members.values())
+        service = SeenService(self.spec.name, self.counts.seen(), self.meter.watts)
+        gpus = SeenGpus(self.stock.total, self.stock.used + self.stock.reserved, self.stock.bare)
+        return Seen(now_s, pools, instances, (service,), gpus, now_s)
 
     async def apply(self, action: Action) -> None:
         """Idempotent: an action on something that has gone does nothing."""
-        if isinstance(action, Start):
-            self.start(action.pool)
-        elif isinstance(action, Stop):
-            self.drain(action.instance_id, action.reason)
-        elif isinstance(action, Forget):
-            self._forget(action.instance_id)
+        match action:
+            case Start():
+                self.start(action.pool, action.shape)
+            case Stop():
+                self.drain(action.instance_id, action.reason, keep_gpus=action.keep_gpus)
+            case Resume():
+                self.resume(action.instance_id, action.reason)
+            case Forget():
+                self._forget(action.instance_id)
+            case SetClock():
+                self.set_clock(action.instance_id, action.clock_mhz)
+            case Park():
+                self.park(action.instance_id, action.reason)
+            case Wake():
+                self.wake(action.instance_id, action.reason)
+            case GiveBack():
+                self.stock.give_back(action.gpus, self._world.now_s)
+            case Steer():
+                self.router.steer(action)
+                self.router.pump(self._world.now_s)
 
     # --- life of an instance
 
@@ -142,27 +175,60 @@ class SimCluster:
                 self._power_on(member)
                 self._ready(member)
 
-    def start(self, pool_name: str) -> Member | None:
+    def start(self, pool_name: str, shape: Shape = AS_CONFIGURED) -> Member | None:
         """None: the pool is unknown or the GPUs are used up."""
         pool = next((pool for pool in self.spec.pools if pool.name == pool_name), None)
-        if pool is None or not self.stock.reserve(pool.tp):
+        if pool is None or not self.stock.reserve(shape.tp or pool.tp):
             self.switches.refused_starts += 1
             return None
-        member = self._add(pool)
+        member = self._add(pool, shape)
+        tp = member.instance.tp
         self.switches.starts += 1
-        if self.stock.at_hand(pool.tp):
+        in_place = bool(shape.from_tp) and self.stock.at_hand(tp)
+        if in_place:
+            self.switches.reshards += 1
+            member.start_s = self._book.model.reshard_s(shape.from_tp, tp)
+        if self.stock.at_hand(tp):
             self._boot(member)
         else:
             self._world.at(self._world.now_s + self._costs.back_after_s, lambda: self._boot(member))
         return member
 
-    def drain(self, instance_id: str, reason: str) -> None:
+    def drain(self, instance_id: str, reason: str, *, keep_gpus: bool = False) -> None:
         member = self.members.get(instance_id)
-        if member is None or member.instance.state not in (State.STARTING, State.READY):
+        if member is None or member.instance.state not in (State.STARTING, State.READY, State.PARKED):
             return
         member.drains(self._world.now_s)
+        member.keep_gpus = keep_gpus
         member.instance.set_state(State.DRAINING, self._world.now_s, reason)
         self.switches.stops += 1
+
+    def resume(self, instance_id: str, reason: str) -> None:
+        """One that drains serves on; one that had not started yet is lost to us, for its start was given up."""
+        member = self.members.get(instance_id)
+        if member is not None and member.instance.state is State.DRAINING and member.engine is not None:
+            member.resumes(self._world.now_s)
+            member.instance.set_state(State.READY, self._world.now_s, reason)
+            self.router.pump(self._world.now_s)
+
+    def park(self, instance_id: str, reason: str) -> None:
+        """Asleep it draws what a parked GPU draws; whatever is booked there is idling."""
+        member = self.members.get(instance_id)
+        if member is None or member.instance.state is not State.READY or member.instance.requests:
+            return
+        member.instance.set_state(State.PARKED, self._world.now_s, reason)
+        member.parks(self._book.model.parked_w * member.instance.tp, self._world.now_s, self.meter.change)
+        self.switches.parks += 1
+
+    def wake(self, instance_id: str, reason: str) -> None:
+        member = self.members.get(instance_id)
+        if member is None or member.instance.state is not State.PARKED:
+            return
+        now_s, since_s = self._world.now_s, member.instance.since_s
+        asleep_s = max(now_s, since_s + self._costs.park_s)  # falling asleep is finished before it is woken
+        member.instance.set_state(State.STARTING, now_s, reason)
+        self.switches.wakes += 1
+        self._world.at(asleep_s + self._costs.unpark_s, lambda: self._awake(member))
 
     def fail(self, instance_id: str, reason: str) -> None:
         """It dies; `on_lost` takes up what ran there."""
@@ -201,14 +267,14 @@ class SimCluster:
 
     # --- inside
 
-    def _add(self, pool: PoolSpec) -> Member:
+    def _add(self, pool: PoolSpec, shape: Shape = AS_CONFIGURED) -> Member:
         number = next(self._numbers)
         model = self._book.model
         now_s = self._world.now_s
-        pool = self._with_step(pool)
+        pool = self._with_step(shaped(pool, shape, model))
         instance = Instance(f"{pool.name}-{number}", "sim", number, pool, Breaker(3, 1.0, 30.0), model, now_s=now_s)
         starting_w = model.watts(pool.tp, instance.clock_mhz, 0)
-        member = Member(instance, self._world, self._on_seqs, starting_w)
+        member = Member(instance, self._world, self._on_seqs, starting_w, self._costs.start_s)
         self.members[instance.id] = member
         self.router.instances[instance.id] = instance
         return member
@@ -231,7 +297,7 @@ class SimCluster:
 
     def _boot(self, member: Member) -> None:
         self._power_on(member)
-        self._world.at(self._world.now_s + self._costs.start_s, lambda: self._ready(member))
+        self._world.at(self._world.now_s + member.start_s, lambda: self._ready(member))
 
     def _ready(self, member: Member) -> None:
         instance, now_s = member.instance, self._world.now_s
@@ -249,6 +315,13 @@ class SimCluster:
         self.changed.set()
         self.router.pump(now_s)
 
+    def _awake(self, member: Member) -> None:
+        if member.instance.state is State.STARTING and member.engine is not None:
+            member.wakes(self._world.now_s, self.meter.change)
+            member.instance.set_state(State.READY, self._world.now_s, "awake")
+            self.changed.set()
+            self.router.pump(self._world.now_s)
+
     def _clock_settles(self, member: Member) -> None:
         if member.engine is not None:
             member.engine.set_clock(member.instance.clock_mhz, self._world.now_s)
@@ -257,6 +330,7 @@ class SimCluster:
     def _close(self, member: Member) -> None:
         """Books its energy and gives its GPUs back."""
         now_s, instance = self._world.now_s, member.instance
+        member.wakes(now_s, self.meter.change)
         self.ended.append(member.energy(now_s))
         if member.engine is not None:
             member.engine.close(now_s)
@@ -267,7 +341,8 @@ class SimCluster:
         if member.held_from_s is None:
             self.stock.unreserve(instance.tp)
         else:
-            self.stock.put(instance.tp, now_s, keep=self._costs.keep_free or instance.state is not State.DRAINING)
+            drained = instance.state is State.DRAINING
+            self.stock.put(instance.tp, now_s, keep=self._costs.keep_free or member.keep_gpus or not drained)
 
     def _end(self, member: Member, state: State) -> None:
         self._close(member)

@@ -37,8 +37,12 @@ class Member:
     """STARTING has no engine yet and, once its GPUs are there, draws loaded idle. DRAINING with nothing to run is
     switching. `engine` is set when it becomes READY and taken away when it ends."""
 
-    def __init__(self, instance: Instance, world: World, on_seqs: OnSeqs, starting_w: float) -> None:
+    def __init__(
+        self, instance: Instance, world: World, on_seqs: OnSeqs, starting_w: float, start_s: float
+    ) -> None:  # fmt: skip
         self.instance = instance
+        self.start_s = start_s
+        self.keep_gpus = False  # when it ends they stay held
         self.engine: DesEngine | None = None
         self.held_from_s: float | None = None  # since when it has its GPUs
         self.starting_w = starting_w
@@ -47,6 +51,10 @@ class Member:
         self._planned_s = NEVER_S
         self._started_j: float | None = None
         self._ready_idle_j: float | None = None  # what had gone to idling when draining began
+        self._drained_j = 0.0  # empty while draining, of drains that were taken back
+        self._asleep_w: float | None = None  # how much more than awake and idle it draws asleep; mostly negative
+        self._asleep_s = 0.0
+        self._asleep_j = 0.0
 
     def awake(self, engine: DesEngine, now_s: float) -> None:
         self._started_j = self._starting_j(now_s)
@@ -60,6 +68,23 @@ class Member:
         if self.engine is not None:
             self._ready_idle_j = self.engine.joules_at(now_s).idle
 
+    def resumes(self, now_s: float) -> None:
+        if self.engine is not None and self._ready_idle_j is not None:
+            self._drained_j += self.engine.joules_at(now_s).idle - self._ready_idle_j
+            self._ready_idle_j = None
+
+    def parks(self, asleep_w: float, now_s: float, on_watts: Callable[[float, float], None]) -> None:
+        self._asleep_w = asleep_w - self.starting_w
+        self._asleep_s = now_s
+        on_watts(now_s, self._asleep_w)
+
+    def wakes(self, now_s: float, on_watts: Callable[[float, float], None]) -> None:
+        """Idempotent: nothing where it does not sleep."""
+        if self._asleep_w is not None:
+            self._asleep_j += self._asleep_w * (now_s - self._asleep_s)
+            on_watts(now_s, -self._asleep_w)
+            self._asleep_w = None
+
     def energy(self, now_s: float) -> EnergyOfInstance:
         instance, engine = self.instance, self.engine
         switching_j = self._starting_j(now_s) if self._started_j is None else self._started_j
@@ -67,9 +92,9 @@ class Member:
         if engine is not None:
             spent = engine.joules_at(now_s)
             prefill_j, decode_j, idle_j = spent.prefill, spent.decode, spent.idle
-            if self._ready_idle_j is not None:
-                switching_j += idle_j - self._ready_idle_j
-                idle_j = self._ready_idle_j
+            drained_j = self._drained_j + (0.0 if self._ready_idle_j is None else idle_j - self._ready_idle_j)
+            asleep_j = self._asleep_j + (self._asleep_w or 0.0) * (now_s - self._asleep_s)
+            switching_j, idle_j = switching_j + drained_j, idle_j - drained_j + asleep_j
         gpu_s = 0.0 if self.held_from_s is None else instance.tp * (now_s - self.held_from_s)
         return EnergyOfInstance(
             instance.id, instance.pool, instance.tp, prefill_j, decode_j, idle_j, switching_j, gpu_s

@@ -15,10 +15,10 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from core.service import SIZES, ServiceSpec
+from core.service import CLASSES, SIZES, ServiceSpec
 from simulator.case import Case, output_work, shares
 from simulator.run import Ran
-from simulator.tally import CLASSES, JUDGED_FROM, PROMISED, Tally
+from simulator.tally import JUDGED_FROM, PROMISED, Tally
 from simulator.trace import Arrival
 
 MOST_TIMES = 40  # instances tried, as a multiple of what the prefill alone needs

@@ -93,6 +93,11 @@ class GpuStock:
         if keep:
             self._hold(self.bare + gpus, now_s)
 
+    def give_back(self, gpus: int, now_s: float) -> None:
+        """As many of the bare ones as there are."""
+        self.until(now_s)
+        self._hold(max(0, self.bare - gpus), now_s)
+
     def until(self, now_s: float) -> None:
         passed_s = now_s - self._at_s
         if passed_s > 0:

@@ -6,9 +6,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from core.request import Outcome
+from core.service import CLASSES
 from simulator.run import Ran
 from simulator.sketch import Sketch
-from simulator.tally import CLASSES
 
 J_PER_KWH = 3.6e6
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from core.errors import Overloaded
 from core.request import Ask, Outcome, ask_for
-from core.service import ServiceSpec
+from core.service import SIZES, ServiceSpec
 from pools.instance import Slot
+from pools.load_counts import LoadCounts
 from pools.queue import Ticket
 from pools.router import Router
 from predictor.length import choose_size
@@ -40,11 +41,12 @@ class Door:
 class Flight:
     """One request that has arrived and has not ended."""
 
-    __slots__ = ("arrival", "ask", "attempts", "member", "seq", "size_class", "slot", "ticket")
+    __slots__ = ("arrival", "ask", "attempts", "member", "predicted", "seq", "size_class", "slot", "ticket")
 
-    def __init__(self, arrival: Arrival, size_class: int, ask: Ask) -> None:
+    def __init__(self, arrival: Arrival, size_class: int, predicted: int, ask: Ask) -> None:
         self.arrival = arrival
         self.size_class = size_class
+        self.predicted = predicted  # index of its class with the predicted output size, which is all a controller knows
         self.ask = ask
         self.attempts = 0
         self.ticket: Ticket | None = None  # while it waits
@@ -69,7 +71,7 @@ class RequestLife:
         pool_of: PoolOf = pool_by_output,
     ) -> None:  # fmt: skip
         self.spec = spec
-        self.router = Router(spec, door.max_queue, seed, self._placed)
+        self.router = Router(spec, door.max_queue, seed, self._placed, on_shed=self._shed)
         self.router.bind(self._slot_free)
         self.flights: dict[Flight, None] = {}
         self.first_arrival_s: float | None = None
@@ -80,6 +82,7 @@ class RequestLife:
         self._door = door
         self._pool_of = pool_of
         self._cluster: SimCluster | None = None
+        self._counts = LoadCounts()
         self._trace: Iterator[Arrival] = iter(())
         self._next: Arrival | None = None
         self._numbers = 0
@@ -87,6 +90,7 @@ class RequestLife:
 
     def begin(self, trace: Iterator[Arrival], cluster: SimCluster) -> None:
         self._cluster = cluster
+        self._counts = cluster.counts
         self._trace = trace
         self._await_next()
 
@@ -106,20 +110,24 @@ class RequestLife:
             self.first_arrival_s = now_s
         size_class = self._tally.class_of(arrival)
         self._tally.arrived(size_class)
-        flight = Flight(arrival, size_class, self._ask(arrival, size_class, now_s))
+        ask, output_size = self._ask(arrival, size_class, now_s)
+        flight = Flight(arrival, size_class, 3 * (size_class // 3) + SIZES.index(output_size), ask)
+        self._counts.asked(flight.predicted, arrival.input_tokens)
         self.flights[flight] = None
         self._submit(flight, frozenset())
         self._await_next()
 
-    def _ask(self, arrival: Arrival, size_class: int, now_s: float) -> Ask:
+    def _ask(self, arrival: Arrival, size_class: int, now_s: float) -> tuple[Ask, str]:
         spec = self.spec
         prediction = self._lengths.predict(arrival, max(1, spec.context_tokens - arrival.input_tokens))
         self._numbers += 1
-        pool_index = self._pool_of(spec, arrival, choose_size(prediction))
+        output_size = choose_size(prediction)
+        pool_index = self._pool_of(spec, arrival, output_size)
         ttft_s = self._tally.ttft_limit_s(size_class)
-        return ask_for(
+        ask = ask_for(
             str(self._numbers), pool_index, arrival.input_tokens, 1, prediction, now_s, ttft_s, spec.slo.tbt_s
         )
+        return ask, output_size
 
     def _submit(self, flight: Flight, refused: frozenset[str]) -> None:
         now_s = self._world.now_s
@@ -143,6 +151,12 @@ class RequestLife:
             flight.ticket = None
             ready = self.router.anyone_ready(self._world.now_s)
             self._ends(flight, Outcome.SHED if ready else Outcome.FAILED)
+
+    def _shed(self, ticket: Ticket) -> None:
+        flight = ticket.waiter
+        assert isinstance(flight, Flight)
+        flight.ticket = None
+        self._ends(flight, Outcome.SHED)
 
     # --- running
 
@@ -177,7 +191,9 @@ class RequestLife:
             flight = seq.owner
             assert isinstance(flight, Flight) and seq.first_s is not None
             self._tally.prompt_tokens += seq.prompt
-            self._tally.completed(flight.size_class, seq, flight.arrival, seq.first_s - flight.ask.arrived_s)
+            ttft_s = seq.first_s - flight.ask.arrived_s
+            attained = self._tally.completed(flight.size_class, seq, flight.arrival, ttft_s)
+            self._counts.completed(flight.predicted, seq.end, attained)
             self._lengths.learn(flight.arrival)
             self._leaves(flight)
 
@@ -213,6 +229,7 @@ class RequestLife:
 
     def _ends(self, flight: Flight, outcome: Outcome) -> None:
         self._tally.not_completed(flight.size_class, outcome)
+        self._counts.missed(flight.predicted)
         self._gone(flight)
 
     def _gone(self, flight: Flight) -> None:

@@ -8,12 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from core.request import Outcome
-from core.service import SIZES, ServiceSpec
+from core.service import CLASSES, SIZES, ServiceSpec
 from simulator.sequence import Seq
 from simulator.sketch import GapSketches, Sketch
 from simulator.trace import Arrival
 
-CLASSES = tuple(a + b for a in SIZES for b in SIZES)
 JUDGED_FROM = 100  # requests of a class below which its attainment says nothing
 PROMISED = 0.99
 
@@ -62,18 +61,20 @@ class Tally:
     def first_token(self, size_class: int, ttft_s: float) -> None:
         self.classes[size_class].ttft.add(ttft_s)
 
-    def completed(self, size_class: int, seq: Seq, arrival: Arrival, ttft_s: float) -> None:
+    def completed(self, size_class: int, seq: Seq, arrival: Arrival, ttft_s: float) -> bool:
         """Attained: the first token in time, and at most ceil(1 %) of its gaps late. A truncated answer is missed."""
         self.outcomes[Outcome.COMPLETED] += 1
         self.output_tokens += seq.end
         tally = self.classes[size_class]
         whole = seq.end == arrival.output_tokens
         in_time = ttft_s <= self._ttft_limit_s[size_class // 3]
-        if whole and in_time and seq.gaps_late <= math.ceil(0.01 * seq.gaps):
+        attained = whole and in_time and seq.gaps_late <= math.ceil(0.01 * seq.gaps)
+        if attained:
             tally.attained += 1
             tally.good_tokens += seq.end
         else:
             self._miss(size_class)
+        return attained
 
     def not_completed(self, size_class: int, outcome: Outcome) -> None:
         self.outcomes[outcome] += 1

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from core.service import Edges
 from predictor.blend import Blend
-from predictor.conformal import Calibration
+from predictor.conformal import STEP, Calibration
 from predictor.features import Asked
 from predictor.length import RunningLengths
 from predictor.model import shipped_model
@@ -28,7 +28,11 @@ def test_nine_in_ten_stay_within_q90_whatever_the_error_and_after_a_drift(
         tokens = round(200 * rng.lognormvariate(0, sigma) * 2 ** (drift if step > 1500 else 0)) + 1
         held += tokens <= q90
         state = state.learn(q90, tokens)
-    assert 0.88 <= held / 3000 <= 0.92
+    # The bound of Gibbs and Candes: how far the offset had to go, in doublings, over STEP x answers. A log-normal's 90 %
+    # quantile lies 1.85 doublings above its median per unit of sigma, and the offset sways by about one around its goal.
+    needed = abs(error) + abs(drift) + 1.85 * sigma + 1
+    assert abs(held / 3000 - 0.9) <= needed / (STEP * 3000)
+    assert needed > 6 or 0.88 <= held / 3000 <= 0.92
     assert state.judged == 3000 and state.missed == 3000 - held
 
 

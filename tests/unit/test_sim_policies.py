@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from commands.simulate import simulate
-from core.service import Edges, Slo
+from core.service import CLASSES, Edges, Slo
+from pools.shape import step_tokens
 from profiles.engine_model import load_engine_model
 from simulator.case import Case, facts_of, make_case, shares, shipped_service
-from simulator.cluster import step_tokens
 from simulator.lengths import Confused, Oracle, even_confusion, usual_lengths
 from simulator.policies import fewest, hopeless, joulegate, multipool
 from simulator.power import GpuStock, PowerMeter
 from simulator.report import Rates, figures
-from simulator.tally import CLASSES, Tally
+from simulator.tally import Tally
 from simulator.trace import Arrival
 
 MODEL = load_engine_model("llama-2-70b")
@@ -68,11 +68,11 @@ def test_facts_count_every_class() -> None:
 
 def test_a_step_takes_what_keeps_the_tbt_objective() -> None:
     for tp in MODEL.points:
-        tokens = step_tokens(MODEL, tp, 0.1)
+        tokens = step_tokens(MODEL, tp, max(MODEL.clocks_mhz), 0.1)
         assert tokens in (256, 512, 1024, 2048)
         if tokens > 256:
             assert MODEL.step_s(tp, 1980, tokens - 16, 16, 16 * MODEL.context_tokens) <= 0.1
-    assert step_tokens(MODEL, 8, 10.0) == 2048
+    assert step_tokens(MODEL, 8, 1980, 10.0) == 2048
 
 
 def test_limits_keep_the_tbt_objective() -> None:
