@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.tick import BACKOFF_S, ControllerState, tick
+from controller.tick import BACKOFF_S, LIVE, ControllerState, tick
 from core.instances import Forget, Seen, SeenInstance, SeenPool, Start, State, Stop
 
 
@@ -81,4 +81,4 @@ def test_it_reaches_the_plan_and_then_rests(wanted: int, states: list[State]) ->
         if not decision.actions:
             break
     assert decision.actions == ()
-    assert sum(i.state in (State.READY, State.STARTING) for i in instances.values()) == wanted
+    assert sum(i.state in LIVE for i in instances.values()) == wanted
