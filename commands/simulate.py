@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from simulator.run import Ran
     from simulator.trace import Arrival
 
-POLICIES = ("singlepool", "multipool", "joulegate")
-
 
 def simulate(
     trace: Annotated[
@@ -45,14 +43,16 @@ def simulate(
     """Simulate a trace on emulated engines with the router, queue and controller that serve. Energy is modelled."""
     from profiles.engine_model import load_engine_model
     from simulator.case import make_case, shipped_service
+    from simulator.registry import POLICIES
     from simulator.report import Rates, table
     from simulator.trace import TraceError
     from simulator.trace_formats import Excluded, open_trace
     from simulator.trace_scale import scaled, sliced
 
-    chosen = POLICIES if policies == "all" else tuple(name.strip() for name in policies.split(","))
-    if unknown := [name for name in chosen if name not in POLICIES]:
-        fail(f"unknown policy {', '.join(unknown)}; known: {', '.join(POLICIES)}", 2)
+    names = tuple(policy.name for policy in POLICIES)
+    chosen = names if policies == "all" else tuple(name.strip() for name in policies.split(","))
+    if unknown := [name for name in chosen if name not in names]:
+        fail(f"unknown policy {', '.join(unknown)}; known: {', '.join(names)}", 2)
     if not scale > 0 or start < 0 or (minutes is not None and not minutes > 0) or (gpus is not None and gpus < 1):
         fail("--scale, --minutes and --gpus must be positive, --start not negative", 2)
     spec = shipped_service(service) if config is None else _configured(config, service)
@@ -90,7 +90,8 @@ def simulate(
 
 
 def _run(case: Case, chosen: tuple[str, ...], gpus: int | None, rates: Rates) -> dict[str, dict[str, object]]:
-    from simulator.policies import fewest, joulegate, multipool
+    from simulator.policies import fewest
+    from simulator.registry import policy_of
     from simulator.report import figures
 
     found: dict[str, Ran] = {}
@@ -99,13 +100,14 @@ def _run(case: Case, chosen: tuple[str, ...], gpus: int | None, rates: Rates) ->
         sized = fewest(case, _note)
         if not sized.kept:
             _note(f"singlepool: not even {sized.instances} instances keep the promise of every class")
+        case = replace(case, static_instances=sized.instances)
         found["singlepool"] = sized.ran
         gpus = sized.instances * case.tp if gpus is None else gpus
-    if "multipool" in chosen:
-        found["multipool"] = multipool(case, _note)
-    if "joulegate" in chosen:
-        _note("joulegate: running")
-        found["joulegate"] = joulegate(case, gpus)
+    assert gpus is not None
+    for name in chosen:
+        if name not in found:
+            _note(f"{name}: running")
+            found[name] = policy_of(name).run(case, gpus, _note)
     return {name: figures(found[name], rates) for name in chosen}
 
 

@@ -73,6 +73,7 @@ class Case:
     predictor: str = str(PAPER_ACCURACY)
     seed: int = 0
     door: Door = field(default_factory=Door)
+    static_instances: int | None = None  # singlepool's answer, once it is known
     on_ran: Callable[[Ran], None] = lambda ran: None  # told of every run, tried ones included
 
     @property

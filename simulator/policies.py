@@ -75,8 +75,15 @@ def fewest(case: Case, say: Say) -> Sized:
     return Sized(count, best, True)
 
 
-def multipool(case: Case, say: Say) -> Ran:
-    """May take more GPUs than singlepool."""
+def singlepool(case: Case, gpus: int, say: Say) -> Ran:
+    """As many instances as the case's static size; the GPUs that are available follow from it, not it from them."""
+    if case.static_instances is None:
+        return fewest(case, say).ran
+    return case.run(case.setup((case.pool("all", SIZES, case.static_instances),), case.static_instances * case.tp))
+
+
+def multipool(case: Case, gpus: int, say: Say) -> Ran:
+    """May take more GPUs than there are."""
     pools, gpus = [], 0
     for index, name in enumerate(CLASSES):
         requests = case.facts.by_class[index]
@@ -115,7 +122,7 @@ def _one_class(case: Case, index: int) -> Case:
     return replace(case, open_trace=only, facts=own, predictor="oracle")
 
 
-def joulegate(case: Case, gpus: int) -> Ran:
+def joulegate(case: Case, gpus: int, say: Say) -> Ran:
     """The present controller holds each pool at its configured number of instances."""
     if case.spec.pools:
         return case.run(case.setup(case.spec.pools, gpus))

@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,9 @@ from pools.shape import step_tokens
 from profiles.engine_model import load_engine_model
 from simulator.case import Case, facts_of, make_case, shares, shipped_service
 from simulator.lengths import Confused, Oracle, even_confusion, usual_lengths
-from simulator.policies import fewest, hopeless, joulegate, multipool
+from simulator.policies import fewest, hopeless, joulegate, singlepool
 from simulator.power import GpuStock, PowerMeter
+from simulator.registry import POLICIES, policy_of
 from simulator.report import Rates, figures
 from simulator.tally import Tally
 from simulator.trace import Arrival
@@ -31,6 +33,10 @@ def trace(seed: int, rps: float, seconds: float) -> list[Arrival]:
         out.append(Arrival(at_s, rng.choice([60, 200, 500, 900, 2500]), rng.choice([20, 80, 150, 300, 500])))
         at_s += rng.expovariate(rps)
     return out
+
+
+def quiet(text: str) -> None:
+    pass
 
 
 def case(rps: float = 6.0, seconds: float = 120.0, **options: object) -> Case:
@@ -107,9 +113,20 @@ def test_the_fewest_are_enough_and_one_fewer_is_not() -> None:
 
 def test_policies_serve_every_request() -> None:
     one = case(rps=4.0, seconds=60.0)
-    for ran in (multipool(one, lambda text: None), joulegate(one, 32), joulegate(one, 8)):
+    for ran in (policy.run(one, 32, quiet) for policy in POLICIES):
         assert ran.tally.total_arrived == one.facts.requests and not ran.in_flight
-    assert [pool.instances for pool in joulegate(one, 32).setup.spec.pools] == [1, 1, 2]
+    assert [pool.instances for pool in joulegate(one, 32, quiet).setup.spec.pools] == [1, 1, 2]
+
+
+def test_singlepool_takes_the_static_size_where_it_is_known() -> None:
+    one = replace(case(rps=4.0, seconds=60.0), static_instances=3)
+    assert [pool.instances for pool in singlepool(one, 8, quiet).setup.spec.pools] == [3]
+
+
+def test_a_policy_is_found_by_its_name() -> None:
+    assert [policy_of(policy.name) for policy in POLICIES] == list(POLICIES)
+    with pytest.raises(KeyError, match="known: singlepool"):
+        policy_of("nosuch")
 
 
 def test_a_predictor_has_an_accuracy() -> None:
@@ -120,7 +137,7 @@ def test_a_predictor_has_an_accuracy() -> None:
 
 
 def test_figures_leave_out_what_is_not_known() -> None:
-    ran = joulegate(case(rps=2.0, seconds=60.0), 8)
+    ran = joulegate(case(rps=2.0, seconds=60.0), 8, quiet)
     bare, told = figures(ran, Rates()), figures(ran, Rates(2.0, 400.0))
     assert "cost_usd" not in bare and "gco2" not in bare and "bound_kwh" not in bare
     assert told["cost_usd"] == pytest.approx(2.0 * ran.gpu_s.held / 3600)
