@@ -1,0 +1,161 @@
+"""What a plan costs and whether it holds: the books that every solver's answer is read against.
+
+Owns the definition of a plan's cost and of a broken plan; looks for no better one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from controller.problem import Column, Exchange, Flow, Group, Kind, Plan, Problem
+
+SLIP = 1e-6  # relative: solvers keep their rows to about 1e-7
+
+
+def switch_joules(problem: Problem, counts: Mapping[Kind, int]) -> float:
+    """Joules from what runs now to `counts`: moves first, the ones that save most before the others, then starts and
+    stops. Where several moves compete the solver may find a cheaper pairing."""
+    costs = {(one.service, one.gpu, one.tp): one for one in problem.switches}
+    current = dict(problem.current)
+    more: dict[Kind, int] = {}
+    less: dict[Kind, int] = {}
+    for kind in {*counts, *current}:
+        change = counts.get(kind, 0) - current.get(kind, 0)
+        (more if change > 0 else less)[kind] = abs(change)
+
+    def start_j(kind: Kind) -> float:
+        known = costs.get((kind.service, kind.gpu, kind.tp))
+        return known.start_j if known else 0.0
+
+    def stop_j(kind: Kind) -> float:
+        known = costs.get((kind.service, kind.gpu, kind.tp))
+        return known.stop_j if known else 0.0
+
+    total_j = 0.0
+    saving = [(stop_j(m.before) + start_j(m.after) - m.joules, m) for m in problem.moves]
+    for saved_j, move in sorted(saving, key=lambda item: (-item[0], item[1].before, item[1].after)):
+        moved = min(less.get(move.before, 0), more.get(move.after, 0))
+        if saved_j > 0 and moved:
+            less[move.before] -= moved
+            more[move.after] -= moved
+            total_j += moved * move.joules
+    total_j += sum(count * start_j(kind) for kind, count in more.items())
+    return total_j + sum(count * stop_j(kind) for kind, count in less.items())
+
+
+def priced(problem: Problem, plan: Plan) -> Plan:
+    """The plan with its watts, its switching joules and its cost filled in."""
+    running_w = sum(group.count * problem.cost_w(group.column) for group in plan.groups)
+    switch_j = switch_joules(problem, plan.counts())
+    expected_w = sum(group.count * group.column.watts for group in plan.groups)
+    cost_w = running_w + problem.switch_w(switch_j)
+    return replace(plan, cost_w=cost_w, expected_w=expected_w, switch_j=switch_j)
+
+
+def violations(problem: Problem, plan: Plan) -> tuple[str, ...]:
+    """What no plan may do, in words: empty for one that can be carried out. Shedding, a floor or a spare that the GPUs
+    do not allow are no violation; `shortfalls` tells of the latter two."""
+    return tuple(_wrong(problem, plan))
+
+
+def _wrong(problem: Problem, plan: Plan) -> Iterator[str]:
+    known = set(problem.columns)
+    for group in plan.groups:
+        if group.count < 1 or group.column not in known:
+            yield f"{group.count} instances of an unknown column {group.column}"
+    yield from unpacked(problem, plan)
+    if (most_w := peak_w(plan)) > problem.power_cap_w * (1 + SLIP):
+        yield f"{most_w:.0f} W at most, the cap is {problem.power_cap_w:.0f} W"
+    yield from _unserved(problem, plan)
+
+
+def unpacked(problem: Problem, plan: Plan) -> tuple[str, ...]:
+    """Where the groups do not fit into whole nodes. Sizes divide each other, so counts alone tell: placed largest
+    first, what is taken of a node is always a multiple of the next size."""
+    wrong, counts = [], plan.counts()
+    for gpu in sorted({kind.gpu for kind in counts}):
+        for tp in sorted({kind.tp for kind in counts if kind.gpu == gpu}):
+            used = sum(kind.tp * n for kind, n in counts.items() if kind.gpu == gpu and kind.tp >= tp)
+            if used > problem.room(gpu, tp):
+                wrong.append(f"{used} {gpu} in groups of {tp} and more, {problem.room(gpu, tp)} fit into the nodes")
+    return tuple(wrong)
+
+
+def peak_w(plan: Plan) -> float:
+    return sum(group.count * group.column.peak_w for group in plan.groups)
+
+
+def covered(problem: Problem, groups: tuple[Group, ...], flows: Sequence[Flow]) -> Plan:
+    """The plan of these groups and flows; what no flow serves is shed."""
+    served: dict[tuple[str, str], float] = {}
+    for flow in flows:
+        place = flow.to.service, flow.pool
+        served[place] = served.get(place, 0.0) + flow.rps
+    left = [(d.service, d.pool, d.rps - served.get((d.service, d.pool), 0.0), d.rps) for d in problem.demands]
+    shed = tuple((service, pool, rps) for service, pool, rps, whole in left if rps > SLIP * whole)
+    return Plan(_merged(groups), tuple(flows), shed)
+
+
+def _merged(groups: Iterable[Group]) -> tuple[Group, ...]:
+    counts: dict[Column, int] = {}
+    for group in groups:
+        counts[group.column] = counts.get(group.column, 0) + group.count
+    return tuple(Group(column, count) for column, count in counts.items() if count)
+
+
+def _unserved(problem: Problem, plan: Plan) -> Iterator[str]:
+    exchange = Exchange.of(problem.columns)
+    room: dict[Kind, float] = {}
+    for group in plan.groups:
+        room[group.column.kind] = room.get(group.column.kind, 0.0) + group.count * group.column.rps
+    served = {(service, pool): rps for service, pool, rps in plan.shed}
+    held = dict(room)
+    for flow in plan.flows:
+        factor = exchange.serves(flow.to, flow.pool) if flow.to in room else None
+        if factor is None:
+            yield f"{flow.to} can not serve {flow.pool}"
+            continue
+        room[flow.to] -= flow.rps * factor
+        served[flow.to.service, flow.pool] = served.get((flow.to.service, flow.pool), 0.0) + flow.rps
+    for kind, left in room.items():
+        if left < -SLIP * max(1.0, held[kind]):
+            yield f"{kind} carries {-left:.4g} requests/s more than it can"
+    for demand in problem.demands:
+        rps = served.get((demand.service, demand.pool), 0.0)
+        if rps < demand.rps - SLIP * max(1.0, demand.rps):
+            yield f"{demand.service}/{demand.pool}: {rps:.4g} of {demand.rps:.4g} requests/s are planned"
+
+
+def shortfalls(problem: Problem, plan: Plan) -> tuple[str, ...]:
+    """Floors and spares that the plan does not reach."""
+    missing: list[str] = []
+    for service, least in problem.floors:
+        count = sum(g.count for g in plan.groups if g.column.kind.service == service)
+        if count < least:
+            missing.append(f"{service}: {count} instances, the floor is {least}")
+    for service in sorted(problem.spare):
+        if (spare := spare_share(problem, plan, service)) < -SLIP:
+            missing.append(f"{service}: without its largest instance {-spare:.1%} of its load has no room")
+    return tuple(missing)
+
+
+def work(problem: Problem, service: str) -> dict[str, float]:
+    """By pool: instance-seconds of one request on the most able column, so that pools can be added up."""
+    most: dict[str, float] = {}
+    for column in problem.columns:
+        if column.kind.service == service:
+            most[column.kind.pool] = max(most.get(column.kind.pool, 0.0), column.rps)
+    return {pool: 1 / rps for pool, rps in most.items()}
+
+
+def spare_share(problem: Problem, plan: Plan, service: str) -> float:
+    """Capacity without the largest instance, less the load, as a share of the load: in instance-seconds of `work`."""
+    each = work(problem, service)
+    groups = [g for g in plan.groups if g.column.kind.service == service]
+    sizes = [g.column.rps * each[g.column.kind.pool] for g in groups]
+    load = sum(d.rps * each.get(d.pool, 0.0) for d in problem.pools_of(service))
+    if load <= 0:
+        return 0.0
+    whole = sum(group.count * size for group, size in zip(groups, sizes, strict=True))
+    return (whole - max(sizes, default=0.0)) / load - 1
