@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from commands import predict, profile
+from commands import forecast, predict, profile
 from commands.output import AsJson, fail, say
 from commands.simulate import simulate
 from commands.train import train
@@ -36,6 +36,7 @@ Overrides = Annotated[
 app.add_typer(profile.app, name="profile")
 app.command()(simulate)
 app.add_typer(predict.app, name="predict")
+app.add_typer(forecast.app, name="forecast")
 app.command()(train)
 
 
