@@ -140,22 +140,37 @@ def shortfalls(problem: Problem, plan: Plan) -> tuple[str, ...]:
     return tuple(missing)
 
 
-def work(problem: Problem, service: str) -> dict[str, float]:
-    """By pool: instance-seconds of one request on the most able column, so that pools can be added up."""
+def sizes(problem: Problem, service: str) -> dict[Kind, float]:
+    """What one instance of each kind can carry, in the service's own unit: seconds of the pool's most able instance,
+    so that pools can be added up. Clock and load are free to rise, so the kind's best column counts."""
+    best: dict[Kind, float] = {}
+    for column in problem.columns:
+        if column.kind.service == service:
+            best[column.kind] = max(best.get(column.kind, 0.0), column.rps)
+    most = _most_able(best)
+    return {kind: rps / most[kind.pool] for kind, rps in best.items()}
+
+
+def load_size(problem: Problem, service: str) -> float:
+    """The service's demand in the unit of `sizes`."""
     most: dict[str, float] = {}
     for column in problem.columns:
         if column.kind.service == service:
             most[column.kind.pool] = max(most.get(column.kind.pool, 0.0), column.rps)
-    return {pool: 1 / rps for pool, rps in most.items()}
+    return sum(d.rps / most[d.pool] for d in problem.pools_of(service) if d.pool in most)
 
 
 def spare_share(problem: Problem, plan: Plan, service: str) -> float:
-    """Capacity without the largest instance, less the load, as a share of the load: in instance-seconds of `work`."""
-    each = work(problem, service)
-    groups = [g for g in plan.groups if g.column.kind.service == service]
-    sizes = [g.column.rps * each[g.column.kind.pool] for g in groups]
-    load = sum(d.rps * each.get(d.pool, 0.0) for d in problem.pools_of(service))
+    """Capacity without the largest instance, less the load, as a share of the load."""
+    size, load = sizes(problem, service), load_size(problem, service)
+    held = [(count, size[kind]) for kind, count in plan.counts().items() if kind.service == service]
     if load <= 0:
         return 0.0
-    whole = sum(group.count * size for group, size in zip(groups, sizes, strict=True))
-    return (whole - max(sizes, default=0.0)) / load - 1
+    return (sum(count * each for count, each in held) - max((each for _, each in held), default=0.0)) / load - 1
+
+
+def _most_able(best: Mapping[Kind, float]) -> dict[str, float]:
+    most: dict[str, float] = {}
+    for kind, rps in best.items():
+        most[kind.pool] = max(most.get(kind.pool, 0.0), rps)
+    return most

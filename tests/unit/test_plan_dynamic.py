@@ -116,8 +116,8 @@ def test_no_load_needs_nothing_but_the_floor() -> None:
 
 
 def test_n_plus_one_counts_over_the_service() -> None:
-    alone, spare = (first_plan(problem((3.0, 1.0, 0.5), spare=s)) for s in (frozenset(), frozenset({"chat"})))
-    task = problem((3.0, 1.0, 0.5), spare=frozenset({"chat"}))
+    alone, spare = (first_plan(problem((0.4, 0.2, 0.1), spare=s)) for s in (frozenset(), frozenset({"chat"})))
+    task = problem((0.4, 0.2, 0.1), spare=frozenset({"chat"}))
     assert shortfalls(task, replace(alone, status=""))
     assert not shortfalls(task, spare)
     assert not violations(task, spare)
