@@ -8,6 +8,8 @@ from collections.abc import Callable
 from math import inf
 from types import TracebackType
 
+from msgspec import Struct
+
 from core.instances import SeenInstance, State
 from core.request import Ask
 from core.service import PoolSpec
@@ -37,6 +39,24 @@ class Tightest:
             return
         del self._holders[limit_s]
         self.limit_s = min(self._holders, default=inf)
+
+
+class Prefill(Struct, frozen=True):
+    """How far an instance's prefill is, by the forecasts it was given: `tokens` to do at `from_s`, none at `free_s`."""
+
+    tokens: int = 0
+    from_s: float = 0.0
+    free_s: float = 0.0
+
+    def left(self, booked_tokens: int, now_s: float) -> int:
+        """Of `booked_tokens`, whose first tokens have not come. Overdue ones count as one token: they are about to."""
+        if self.free_s <= self.from_s:
+            return booked_tokens
+        share = (self.free_s - now_s) / (self.free_s - self.from_s)
+        return min(booked_tokens, max(1, int(self.tokens * min(1.0, share)))) if booked_tokens else 0
+
+    def joined(self, booked_tokens: int, more_tokens: int, now_s: float, first_token_s: float) -> Prefill:
+        return Prefill(self.left(booked_tokens, now_s) + more_tokens, now_s, first_token_s)
 
 
 class Instance:
@@ -69,6 +89,7 @@ class Instance:
         self.sequences = 0
         self.kv_tokens = 0
         self.prefill_tokens = 0
+        self._prefill = Prefill()
         self.tbt = Tightest()
 
     @property
@@ -106,7 +127,23 @@ class Instance:
             return False
         return not self.limits.kv_tokens or self.kv_tokens + ask.kv_tokens <= self.limits.kv_tokens
 
-    def hold(self, ask: Ask, on_release: Callable[[], None]) -> Slot:
+    def prefill_left(self, now_s: float) -> int:
+        """Prompt tokens that are probably still to be prefilled, between none and all of `prefill_tokens`."""
+        return self._prefill.left(self.prefill_tokens, now_s)
+
+    def takes_prompt(self, ask: Ask, now_s: float) -> bool:
+        """Prompts wait in the gateway by their deadlines rather than in an engine by their arrival: the next one goes
+        there when what is left of those before it is this step's work, or when all of it fits into one step."""
+        if self.prefill_tokens == 0 or self.model is None:
+            return True
+        room, left = self.step_tokens - self.sequences, self.prefill_left(now_s)
+        return left <= room or left + ask.input_tokens <= room
+
+    def hold(
+        self, ask: Ask, on_release: Callable[[], None], now_s: float = 0.0, first_token_s: float = 0.0
+    ) -> Slot:  # fmt: skip
+        """`first_token_s`: when its first token is expected; 0 = nobody knows."""
+        self._prefill = self._prefill.joined(self.prefill_tokens, ask.input_tokens, now_s, first_token_s)
         return Slot(self, ask, on_release)
 
 
@@ -141,6 +178,8 @@ class Slot:
         if self._prefilling:
             self._prefilling = False
             self.instance.prefill_tokens -= self._ask.input_tokens
+            if not self._released:
+                self._on_release()  # there is room for the next prompt
 
     def content(self) -> None:
         """The answer itself has begun: the instance works, however long the rest may take."""

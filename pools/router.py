@@ -3,7 +3,8 @@ call the same functions with their own `now_s`.
 
 A request first tries its own pool, then every pool that serves longer answers. Among the instances with room it takes
 the one that adds the fewest joules while all admitted requests keep their objectives. If none has room it waits in the
-queue of its own pool, earliest deadline first."""
+queue of its own pool, earliest deadline first; and so does a prompt while every engine prefills another one, for an
+engine takes prompts in the order they come, whatever their deadlines."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from pools.queue import DeadlineQueue, Ticket
 from pools.score import added_joules, forecast
 
 CANDIDATES = 8  # priced per decision: more does not change the choice, it only costs time
+Choice = tuple[float, Instance]  # (seconds to its first token there, where)
 AS_USUAL = Steer("", "", False, False, "")
 LOOKAHEAD = 8  # queued tickets tried behind one that does not fit, so that a large one blocks nobody
 
@@ -177,37 +179,45 @@ class Router:
         return []
 
     def _place(self, ticket: Ticket, now_s: float) -> Slot | None:
-        instance = self.pick(ticket.ask, now_s, ticket.refused)
-        return None if instance is None else instance.hold(ticket.ask, self._on_release)
+        chosen = self._choose(ticket.ask, now_s, ticket.refused)
+        if chosen is None:
+            return None
+        ttft_s, instance = chosen
+        return instance.hold(ticket.ask, self._on_release, now_s, now_s + ttft_s)
 
     def pick(self, ask: Ask, now_s: float, refused: frozenset[str] = frozenset()) -> Instance | None:
         """The instance to use now, or None to wait."""
+        chosen = self._choose(ask, now_s, refused)
+        return None if chosen is None else chosen[1]
+
+    def _choose(self, ask: Ask, now_s: float, refused: frozenset[str]) -> Choice | None:
         by_pool: dict[int, list[Instance]] = {}
         for instance in self.instances.values():
             if instance.id not in refused and instance.open_to(now_s):
                 by_pool.setdefault(self._places.get(instance.pool, -1), []).append(instance)
         indexes = sorted(by_pool)
-        late: list[tuple[bool, float, Instance]] = []
-        # With every longer pool gone, a shorter one that works is better than waiting for a repair.
         longer = [index for index in indexes if index >= ask.pool_index]
         if self._steered and self._steering(ask).spill:
             longer += [index for index in reversed(indexes) if index < ask.pool_index]
+        late: list[tuple[bool, float, Instance]] = []
+        # With every longer pool gone, a shorter one that works is better than waiting for a repair.
         for index in longer or indexes:
-            in_time = self._candidates(ask, by_pool[index], ask.deadline_s - now_s, late)
+            in_time = self._candidates(ask, by_pool[index], now_s, late)
             if in_time:
                 return self._cheapest(ask, in_time)
-        return min(late, key=itemgetter(0, 1))[2] if late else None
+        return min(late, key=itemgetter(0, 1))[1:] if late else None
 
     def _candidates(
-        self, ask: Ask, instances: list[Instance], left_s: float, late: list[tuple[bool, float, Instance]]
-    ) -> list[Instance]:
+        self, ask: Ask, instances: list[Instance], now_s: float, late: list[tuple[bool, float, Instance]]
+    ) -> list[Choice]:
         """Those that would keep every objective. Who keeps the others' but not the request's own is added to `late`,
         and once its deadline has passed whoever is bearable: one strict answer must not shut others out for long."""
-        found: list[Instance] = []
-        for instance in self._fullest_first([i for i in instances if i.fits(ask)]):
-            seen = forecast(instance, ask)
+        found: list[Choice] = []
+        left_s = ask.deadline_s - now_s
+        for instance in self._fullest_first([i for i in instances if i.fits(ask) and i.takes_prompt(ask, now_s)]):
+            seen = forecast(instance, ask, instance.prefill_left(now_s))
             if seen.keeps_others and seen.ttft_s <= left_s:
-                found.append(instance)
+                found.append((seen.ttft_s, instance))
                 if len(found) == CANDIDATES:
                     break
             elif seen.keeps_others or (seen.bearable and left_s < 0):
@@ -227,9 +237,9 @@ class Router:
         for alike in kinds.values():
             yield self._random.choice(alike) if len(alike) > 1 else alike[0]
 
-    def _cheapest(self, ask: Ask, candidates: list[Instance]) -> Instance:
+    def _cheapest(self, ask: Ask, candidates: list[Choice]) -> Choice:
         if len(candidates) == 1:
             return candidates[0]
-        joules = [added_joules(instance, ask) for instance in candidates]
+        joules = [added_joules(instance, ask) for _, instance in candidates]
         least = min(joules) + 1e-9
-        return self._random.choice([i for i, added_j in zip(candidates, joules, strict=True) if added_j <= least])
+        return self._random.choice([c for c, added_j in zip(candidates, joules, strict=True) if added_j <= least])

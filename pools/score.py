@@ -25,15 +25,15 @@ class Forecast(Struct, frozen=True):
 AT_ONCE = Forecast(0.0, True, True)
 
 
-def forecast(instance: Instance, ask: Ask) -> Forecast:
+def forecast(instance: Instance, ask: Ask, left_tokens: int | None = None) -> Forecast:
     """Prefill is chunked and in order: the prompts that wait there come first, and a step has room for as many of
-    their tokens as those who decode leave. What has been prefilled of a prompt is not known before its first token, so
-    all of it counts. Joining costs the step under way, the whole of it at worst."""
+    their tokens as those who decode leave. `left_tokens` of them are still to be prefilled; all, where nobody says.
+    Joining costs the step under way, the whole of it at worst."""
     model = instance.model
     if model is None:
         return AT_ONCE
     tp, mhz, running = instance.tp, instance.clock_mhz, instance.sequences
-    waiting = instance.prefill_tokens + ask.input_tokens
+    waiting = (instance.prefill_tokens if left_tokens is None else left_tokens) + ask.input_tokens
     room = max(1, instance.step_tokens - running)
     if running == 0:
         full, rest = divmod(waiting, room)

@@ -120,3 +120,13 @@ def test_with_spill_a_shorter_pool_serves_longer_answers() -> None:
     load = list(poisson(9, 5.0, 40.0))
     usual, spilled = simulate(setup(spec), load), simulate(setup(spec), load, disturb=spill)
     assert spilled.tally.attainment_all > usual.tally.attainment_all
+
+
+def test_a_short_prompt_overtakes_long_ones_that_still_wait() -> None:
+    from simulator.trace import Arrival
+
+    load = [Arrival(0.0, 8000, 4), Arrival(0.01, 8000, 4), Arrival(0.02, 200, 4)]
+    ran = simulate(setup(service({"all": 1})), load)
+    short, long = ran.tally.classes[0].ttft, ran.tally.classes[6].ttft
+    assert short.count == 1 and long.count == 2
+    assert short.quantile(0.5) < long.quantile(1.0), "it went before the second long one"

@@ -103,3 +103,39 @@ def test_without_a_model_the_fuller_one_costs_less() -> None:
     hold(full, 2)
     assert added_joules(full, ask()) < added_joules(empty, ask())
     assert forecast(full, ask()).keeps_others and forecast(full, ask()).ttft_s == 0
+
+
+def test_prompts_wait_for_the_engine_until_one_step_is_left() -> None:
+    held = instance()
+    assert held.takes_prompt(ask(4000), 0.0), "an empty one takes anything"
+    slot = held.hold(ask(4000), lambda: None, 0.0, 1.0)
+    assert held.prefill_left(0.0) == 4000 and not held.takes_prompt(ask(100), 0.0)
+    assert held.prefill_left(0.5) == 2000 and not held.takes_prompt(ask(100), 0.5)
+    assert 398 <= held.prefill_left(0.9) <= 400 and held.takes_prompt(ask(100), 0.9)
+    assert held.prefill_left(7.0) == 1, "an overdue prompt is about to end"
+    slot.first_token()
+    assert held.prefill_left(0.1) == 0 and held.takes_prompt(ask(4000), 0.1)
+
+
+def test_small_prompts_share_a_step() -> None:
+    held = instance()
+    held.hold(ask(200), lambda: None, 0.0, 0.5)
+    assert held.takes_prompt(ask(300), 0.0)
+
+
+def test_what_nobody_foretold_counts_whole() -> None:
+    held = instance()
+    held.hold(ask(4000), lambda: None)
+    assert held.prefill_left(100.0) == 4000
+
+
+def test_a_first_token_calls_for_the_next_prompt_once() -> None:
+    held, called = instance(), []
+    slot = held.hold(ask(4000), lambda: called.append(held.prefill_tokens))
+    slot.first_token()
+    slot.first_token()
+    slot.release()
+    assert called == [0, 0]
+    other = held.hold(ask(4000), lambda: called.append(held.prefill_tokens))
+    other.release()
+    assert called == [0, 0, 0], "a release without a first token is told once"
