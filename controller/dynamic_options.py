@@ -161,12 +161,12 @@ class ColumnTable:
 
     def _instances(self, pools: Sequence[Demand]) -> Floats:
         """By column: how many instances, in fractions, carry all of these pools; infinite where it may not."""
-        of_kind = np.zeros(len(self._kinds))
-        for place, kind in enumerate(self._kinds):
+        needed = np.zeros(len(self._columns))
+        for place, column in enumerate(self._columns):
             for demand in pools:
-                factor = self._exchange.serves(kind, demand.pool)
-                of_kind[place] += 0.0 if demand.rps == 0 else np.inf if factor is None else demand.rps * factor
-        needed: Floats = of_kind[self._kind] / self._rps if len(self._columns) else np.zeros(0)
+                if demand.rps > 0:
+                    factor = self._exchange.serves(column.setting, demand.pool)
+                    needed[place] += np.inf if factor is None else demand.rps * factor / column.rps
         return needed
 
     def _change_w(self, kind: Ints, counts: Ints) -> Floats:

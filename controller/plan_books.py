@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from controller.problem import Column, Exchange, Flow, Group, Kind, Plan, Problem
+from controller.problem import Column, Exchange, Flow, Group, Kind, Plan, Problem, Setting
 
 SLIP = 1e-6  # relative: solvers keep their rows to about 1e-7
 
@@ -86,11 +86,20 @@ def peak_w(plan: Plan) -> float:
     return sum(group.count * group.column.peak_w for group in plan.groups)
 
 
+def capacities(groups: Iterable[Group]) -> dict[Setting, float]:
+    """Requests/s of its own pool's mix that each setting carries."""
+    room: dict[Setting, float] = {}
+    for group in groups:
+        setting = group.column.setting
+        room[setting] = room.get(setting, 0.0) + group.count * group.column.rps
+    return room
+
+
 def covered(problem: Problem, groups: tuple[Group, ...], flows: Sequence[Flow]) -> Plan:
     """The plan of these groups and flows; what no flow serves is shed."""
     served: dict[tuple[str, str], float] = {}
     for flow in flows:
-        place = flow.to.service, flow.pool
+        place = flow.to.kind.service, flow.pool
         served[place] = served.get(place, 0.0) + flow.rps
     left = [(d.service, d.pool, d.rps - served.get((d.service, d.pool), 0.0), d.rps) for d in problem.demands]
     shed = tuple((service, pool, rps) for service, pool, rps, whole in left if rps > SLIP * whole)
@@ -106,9 +115,7 @@ def _merged(groups: Iterable[Group]) -> tuple[Group, ...]:
 
 def _unserved(problem: Problem, plan: Plan) -> Iterator[str]:
     exchange = Exchange.of(problem.columns)
-    room: dict[Kind, float] = {}
-    for group in plan.groups:
-        room[group.column.kind] = room.get(group.column.kind, 0.0) + group.count * group.column.rps
+    room = capacities(plan.groups)
     served = {(service, pool): rps for service, pool, rps in plan.shed}
     held = dict(room)
     for flow in plan.flows:
@@ -117,10 +124,11 @@ def _unserved(problem: Problem, plan: Plan) -> Iterator[str]:
             yield f"{flow.to} can not serve {flow.pool}"
             continue
         room[flow.to] -= flow.rps * factor
-        served[flow.to.service, flow.pool] = served.get((flow.to.service, flow.pool), 0.0) + flow.rps
-    for kind, left in room.items():
-        if left < -SLIP * max(1.0, held[kind]):
-            yield f"{kind} carries {-left:.4g} requests/s more than it can"
+        place = flow.to.kind.service, flow.pool
+        served[place] = served.get(place, 0.0) + flow.rps
+    for setting, left in room.items():
+        if left < -SLIP * max(1.0, held[setting]):
+            yield f"{setting} carries {-left:.4g} requests/s more than it can"
     for demand in problem.demands:
         rps = served.get((demand.service, demand.pool), 0.0)
         if rps < demand.rps - SLIP * max(1.0, demand.rps):

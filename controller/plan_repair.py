@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from controller.plan_books import covered, peak_w, priced, shortfalls, violations
-from controller.problem import Column, Exchange, Group, Kind, Plan, Problem
+from controller.plan_books import capacities, covered, peak_w, priced, shortfalls, violations
+from controller.problem import Column, Exchange, Group, Plan, Problem
 
 
 def trimmed(problem: Problem, plan: Plan) -> Plan:
@@ -16,9 +16,7 @@ def trimmed(problem: Problem, plan: Plan) -> Plan:
         last = groups.pop()
         if last.count > 1:
             groups.append(replace(last, count=last.count - 1))
-    room: dict[Kind, float] = {}
-    for group in groups:
-        room[group.column.kind] = room.get(group.column.kind, 0.0) + group.count * group.column.rps
+    room = capacities(groups)
     exchange, flows = Exchange.of(problem.columns), []
     for flow in plan.flows:
         factor = exchange.factors[flow.to][flow.pool]

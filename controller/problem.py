@@ -22,6 +22,14 @@ class Kind:
     tp: int
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Setting:
+    """A kind at a clock: instances that are alike but for their load."""
+
+    kind: Kind
+    clock_mhz: int
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """One way to run one instance: at `clock_mhz`, holding at most `slots` sequences, `level` of its capacity used.
@@ -40,6 +48,10 @@ class Column:
     peak_w: float
     running: float = 0.0
     takes: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def setting(self) -> Setting:
+        return Setting(self.kind, self.clock_mhz)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +174,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """`rps` requests of `pool` that instances of kind `to` serve; a merge where `to.pool` is another pool."""
+    """`rps` requests of `pool` that instances of `to` serve; a merge where that is another pool's kind."""
 
     pool: str
-    to: Kind
+    to: Setting
     rps: float
 
 
@@ -204,30 +216,23 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """By kind and earlier pool: as how many requests of the kind's own mix one of theirs counts, at the kind's worst
-    column, so that no merge is taken too lightly. Made once of a problem's columns."""
+    """By setting and pool: as how many requests of the setting's own pool one of that pool counts. Levels of a setting
+    share it, the worst of them where they differ. Made once of a problem's columns."""
 
-    factors: dict[Kind, dict[str, float]] = field(default_factory=dict)
+    factors: dict[Setting, dict[str, float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, columns: Iterable[Column]) -> Exchange:
-        worst: dict[Kind, dict[str, float]] = {}
-        every: dict[Kind, set[str]] = {}
+        found: dict[Setting, dict[str, float]] = {}
         for column in columns:
-            kind = column.kind
-            mine = {pool: column.rps / rps for pool, rps in column.takes if rps > 0}
-            known = worst.setdefault(kind, {kind.pool: 1.0})
-            every[kind] = every.get(kind, set(mine)) & set(mine)
-            for pool, factor in mine.items():
-                known[pool] = max(known.get(pool, 0.0), factor)
-        kept = {
-            kind: {pool: f for pool, f in known.items() if pool == kind.pool or pool in every[kind]}
-            for kind, known in worst.items()
-        }
-        return cls(kept)
+            mine = {pool: column.rps / rps for pool, rps in column.takes if rps > 0} | {column.kind.pool: 1.0}
+            known = found.setdefault(column.setting, mine)
+            if known is not mine:
+                found[column.setting] = {pool: max(known[pool], mine[pool]) for pool in known if pool in mine}
+        return cls(found)
 
-    def serves(self, kind: Kind, pool: str) -> float | None:
-        return self.factors[kind].get(pool)
+    def serves(self, setting: Setting, pool: str) -> float | None:
+        return self.factors[setting].get(pool)
 
 
 def usable(problem: Problem) -> tuple[Column, ...]:

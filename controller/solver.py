@@ -17,7 +17,7 @@ from ortools.math_opt.python import mathopt
 
 from controller.dynamic import first_plan
 from controller.plan_books import covered, load_size, priced, shortfalls, sizes, violations
-from controller.problem import Column, Exchange, Flow, Group, Kind, Plan, Problem, usable
+from controller.problem import Column, Exchange, Flow, Group, Kind, Plan, Problem, Setting, usable
 
 LARGE_GPUS = 256  # above: LP first, then only what it leaves fractional
 NEAR = 0.02  # reduced cost, as a share of the column's own, up to which a column the LP does not use stays
@@ -81,9 +81,11 @@ class Programme:
         self.exchange = Exchange.of(problem.columns)
         self.n = [self.model.add_integer_variable(lb=0.0, ub=self._most(c)) for c in self.columns]
         self.by_kind: dict[Kind, list[int]] = {}
+        self.by_setting: dict[Setting, list[int]] = {}
         for place, column in enumerate(self.columns):
             self.by_kind.setdefault(column.kind, []).append(place)
-        self.flow: dict[tuple[str, Kind], mathopt.Variable] = {}
+            self.by_setting.setdefault(column.setting, []).append(place)
+        self.flow: dict[tuple[str, Setting], mathopt.Variable] = {}
         self.shed: dict[tuple[str, str], mathopt.Variable] = {}
         self.moved: list[tuple[float, mathopt.Variable]] = []
         self.shortage: list[tuple[float, mathopt.Variable]] = []
@@ -129,10 +131,10 @@ class Programme:
             if demand.rps <= 0:
                 continue
             terms: dict[mathopt.Variable, float] = {}
-            for kind in self.by_kind:
-                if kind.service == demand.service and self.exchange.serves(kind, demand.pool) is not None:
+            for setting in self.by_setting:
+                if setting.kind.service == demand.service and self.exchange.serves(setting, demand.pool) is not None:
                     flow = self.model.add_variable(lb=0.0, ub=demand.rps)
-                    self.flow[demand.pool, kind] = flow
+                    self.flow[demand.pool, setting] = flow
                     terms[flow] = 1.0
             if short:
                 unserved = self.model.add_variable(lb=0.0, ub=demand.rps)
@@ -142,11 +144,11 @@ class Programme:
             self._row(terms, least=demand.rps)
 
     def _capacities(self) -> None:
-        for kind, places in self.by_kind.items():
+        for setting, places in self.by_setting.items():
             terms = {self.n[place]: self.columns[place].rps for place in places}
-            for pool, factor in self.exchange.factors[kind].items():
-                if (pool, kind) in self.flow:
-                    terms[self.flow[pool, kind]] = -factor
+            for pool, factor in self.exchange.factors[setting].items():
+                if (pool, setting) in self.flow:
+                    terms[self.flow[pool, setting]] = -factor
             self._row(terms, least=0.0)
 
     def _floors(self, short: bool) -> None:
@@ -284,11 +286,13 @@ class Programme:
         flows: list[Flow] = []
         for demand in self.problem.demands:
             mine = {
-                key: rps for key, rps in values.items() if key[0] == demand.pool and key[1].service == demand.service
+                key: rps
+                for key, rps in values.items()
+                if key[0] == demand.pool and key[1].kind.service == demand.service
             }
             unserved = self.shed.get((demand.service, demand.pool))
             shed = found.variable_values(unserved) if unserved is not None else 0.0
             whole = sum(mine.values())
             scale = min(1.0, (demand.rps - max(0.0, shed)) / whole) if whole > 0 else 0.0
-            flows += [Flow(pool, kind, rps * scale) for (pool, kind), rps in mine.items() if rps * scale > SLIP]
+            flows += [Flow(pool, to, rps * scale) for (pool, to), rps in mine.items() if rps * scale > SLIP]
         return flows

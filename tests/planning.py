@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 from scipy.optimize import linprog
 
-from controller.plan_books import peak_w, priced, unpacked
+from controller.plan_books import capacities, peak_w, priced, unpacked
 from controller.problem import Column, Demand, Exchange, Group, Kind, NodeShape, Plan, Problem
 
 POOLS = ("short", "medium", "long")
@@ -67,24 +67,22 @@ def tried(task: Problem, most: int) -> Iterator[Plan]:
 
 def serves_all(task: Problem, plan: Plan) -> bool:
     """Whether some flows serve every demand: an LP over (demand, kind)."""
-    exchange, room = Exchange.of(task.columns), dict[Kind, float]()
-    for group in plan.groups:
-        room[group.column.kind] = room.get(group.column.kind, 0.0) + group.count * group.column.rps
+    exchange, room = Exchange.of(task.columns), capacities(plan.groups)
     pairs = [
-        (place, kind, factor)
+        (place, setting, factor)
         for place, demand in enumerate(task.demands)
-        for kind in room
-        if kind.service == demand.service and (factor := exchange.serves(kind, demand.pool)) is not None
+        for setting in room
+        if setting.kind.service == demand.service and (factor := exchange.serves(setting, demand.pool)) is not None
     ]
     if not pairs:
         return not any(demand.rps for demand in task.demands)
-    kinds = list(room)
-    used, got = np.zeros((len(kinds), len(pairs))), np.zeros((len(task.demands), len(pairs)))
-    for at, (place, kind, factor) in enumerate(pairs):
-        used[kinds.index(kind), at] = factor
+    settings = list(room)
+    used, got = np.zeros((len(settings), len(pairs))), np.zeros((len(task.demands), len(pairs)))
+    for at, (place, setting, factor) in enumerate(pairs):
+        used[settings.index(setting), at] = factor
         got[place, at] = 1
     found = linprog(
-        np.zeros(len(pairs)), A_ub=used, b_ub=[room[k] + 1e-9 for k in kinds], A_eq=got,
+        np.zeros(len(pairs)), A_ub=used, b_ub=[room[s] + 1e-9 for s in settings], A_eq=got,
         b_eq=[d.rps for d in task.demands],
     )  # fmt: skip
     return bool(found.status == 0)

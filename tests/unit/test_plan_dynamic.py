@@ -27,7 +27,7 @@ def restricted(task: Problem) -> float:
             mine = [c for c in columns if c.kind.pool == pools[end]]
             needed = {}
             for c in mine:
-                factors = [exchange.serves(c.kind, pool) for pool in pools[start : end + 1]]
+                factors = [exchange.serves(c.setting, pool) for pool in pools[start : end + 1]]
                 if None not in factors:
                     needed[c] = (
                         sum(f * d.rps for f, d in zip(factors, task.demands[start : end + 1], strict=True)) / c.rps

@@ -75,7 +75,7 @@ def test_a_service_keeps_to_itself() -> None:
     task = problem((1.0, 0.5), services=("chat", "code"), nodes=(NodeShape("H100", 8, 4),))
     plan = solve(task, EXACT)
     assert not violations(task, plan)
-    assert {flow.to.service for flow in plan.flows} == {"chat", "code"}
+    assert {flow.to.kind.service for flow in plan.flows} == {"chat", "code"}
 
 
 def test_a_power_cap_binds() -> None:

@@ -1,0 +1,231 @@
+"""From an engine model to columns: what one instance carries of a pool's mix within the SLO, and what it draws.
+
+Continuous batching in the steady state. With B sequences decoding, a step without prefill lasts D(B); prefill adds
+c seconds a token to steps. Every sequence gets one token a step, so lambda (O - 1) = B (1 - lambda I c) / D(B).
+Around its mean B is a birth-death chain: a processor-sharing queue, whose distribution does not depend on how lengths
+are distributed (Kelly, Reversibility and Stochastic Networks, 1979). The wait for prefill is that of M/G/k with an
+exponential tail (Allen-Cunneen, in Whitt, Approximations for the GI/G/m queue, 1993): k instances of a pool behind one
+router. Answers are modelled; docs/optimiser.md says how far they are from the simulator. Reads no profile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controller.loads import Load, Mix, rate
+from controller.problem import Column, Kind
+from profiles.engine_model import EngineModel
+
+LEVELS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)
+MOST_SLOTS = 256  # vLLM's default of sequences at once
+MISSED = 0.005  # share of requests that may wait too long for a slot, and as many for their prefill: 1 % together
+Z = 2.576  # standard deviations beyond which lies that share
+HALVINGS = 24
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """One instance at `rps`, as expected. `mixed`: share of time in steps that carry prefill."""
+
+    rps: float
+    running: float
+    deviation: float
+    step_s: float
+    mixed: float
+    watts: float
+    in_flight: float
+
+
+class Cell:
+    """One (TP, clock) under one mix, for instances that take `step_tokens` a step. Tables over B, made once."""
+
+    def __init__(
+        self, model: EngineModel, tp: int, clock_mhz: int, mix: Mix, tbt_s: float, step_tokens: int, slots: int
+    ) -> None:
+        self.tp, self.clock_mhz, self.tbt_s, self.step_tokens = tp, clock_mhz, tbt_s, step_tokens
+        self._model = model
+        self._mix = tuple(load.completed() for load in mix)
+        whole = rate(mix)
+        self._shares = [load.rps / whole for load in self._mix]
+        self.input_tokens = sum(s * load.input_tokens for s, load in zip(self._shares, self._mix, strict=True))
+        self.decoded = max(
+            1e-9, sum(s * (load.output_tokens - 1) for s, load in zip(self._shares, self._mix, strict=True))
+        )
+        tokens = [s * load.output_tokens for s, load in zip(self._shares, self._mix, strict=True)]
+        self.context = sum(t * load.context_tokens for t, load in zip(tokens, self._mix, strict=True)) / sum(tokens)
+        self.slots = self._slots(min(slots, step_tokens - 1))
+        counts = range(1, 2 * MOST_SLOTS)
+        self._decode_s = np.array([model.decode_step_s(tp, clock_mhz, b, round(b * self.context)) for b in counts])
+        self._decode_w = np.array([model.watts(tp, clock_mhz, b) for b in (0, *counts)])
+        self._token_s = (model.prefill_s(tp, clock_mhz, 8192) - model.prefill_s(tp, clock_mhz, 4096)) / 4096
+
+    def _slots(self, most: int) -> int:
+        """Sequences beside which a step that takes all the prompt tokens it can is still within the TBT limit, whose
+        KV tokens fit; 0 if none."""
+        model, longest = self._model, max(load.longest_tokens for load in self._mix)
+        reserve = max(load.input_tokens + 1.5 * load.output_tokens for load in self._mix)
+        low, high = 0, most
+        while low < high:
+            middle = (low + high + 1) // 2
+            chunk = round(min(self.step_tokens - middle, longest))
+            step_s = model.step_s(self.tp, self.clock_mhz, chunk, middle, round(middle * self.context))
+            fits = middle * self.context <= model.kv_tokens(self.tp) and reserve <= model.kv_tokens(self.tp)
+            low, high = (middle, high) if step_s <= self.tbt_s and fits else (low, middle - 1)
+        return low
+
+    def _room(self, beside: int) -> int:
+        """Prompt tokens that a step takes beside those that decode."""
+        return max(1, self.step_tokens - beside)
+
+    def at(self, rps: float) -> Steady | None:
+        """None: prefill alone takes more time than there is, or the batch never stops growing."""
+        busy = rps * self.input_tokens * self._token_s
+        if busy >= 1:
+            return None
+        counts = np.arange(1, len(self._decode_s) + 1)
+        leaving = counts * (1 - busy) / (self.decoded * self._decode_s)
+        log_weights = np.concatenate([[0.0], np.cumsum(math.log(rps) - np.log(leaving))])
+        weights = np.exp(log_weights - log_weights.max())
+        if weights[-1] > 1e-3 * weights.max():
+            return None
+        weights /= weights.sum()
+        numbers = np.arange(len(weights))
+        mean = float(weights @ numbers)
+        deviation = math.sqrt(max(0.0, float(weights @ numbers**2) - mean * mean))
+        step_s = float(np.interp(max(mean, 1.0), counts, self._decode_s))
+        mixed, mixed_w = self._mixed(rps, mean)
+        watts = mixed * mixed_w + (1 - mixed) * float(weights @ self._decode_w)
+        return Steady(rps, mean, deviation, step_s, mixed, watts, mean + rps * self._service_s(mean)[0])
+
+    def _mixed(self, rps: float, running: float) -> tuple[float, float]:
+        """Share of time in steps that carry prefill, and the watts of those. Full chunks fill a step; last ones share
+        it with whatever else arrived during the step before."""
+        beside = round(running)
+        room = self._room(beside)
+        full_s, full_w = self._step(room, beside)
+        share = joules = 0.0
+        for part, load in zip(self._shares, self._mix, strict=True):
+            full, rest = divmod(load.input_tokens, room)
+            rest_s, rest_w = self._step(round(rest), beside)
+            met = rps * rest_s
+            alone = -math.expm1(-met) / met if met > 0 else 1.0
+            rest_share = rps * part * (rest_s * alone + rest * self._token_s * (1 - alone))
+            full_share = rps * part * full * full_s
+            share += full_share + rest_share
+            joules += full_share * full_w + rest_share * rest_w
+        return min(1.0, share), joules / share if share > 0 else 0.0
+
+    def _step(self, tokens: int, running: int) -> tuple[float, float]:
+        model, context = self._model, round(running * self.context)
+        return (
+            model.step_s(self.tp, self.clock_mhz, tokens, running, context),
+            model.watts(self.tp, self.clock_mhz, running, tokens),
+        )
+
+    def _service_s(self, running: float) -> tuple[float, float]:
+        """Mean and squared coefficient of variation of the time that a prompt keeps the prefill of an instance: its
+        share of full steps."""
+        beside = round(running)
+        room = self._room(beside)
+        per_token_s = self._step(room, beside)[0] / room
+        squares = sum(s * load.input_sq for s, load in zip(self._shares, self._mix, strict=True))
+        return per_token_s * self.input_tokens, squares / self.input_tokens**2 - 1
+
+    def holds(self, rps: float, instances: int) -> bool:
+        """Whether `instances` of these, with `rps` each, keep the SLO: slots are free when they are needed, and the
+        first token comes in time, in all classes."""
+        steady = self.at(rps)
+        if steady is None or steady.running + Z * steady.deviation / math.sqrt(instances) > self.slots:
+            return False
+        service_s, variation = self._service_s(steady.running)
+        used = rps * service_s
+        if used >= 1:
+            return False
+        waits = _erlang_c(instances, instances * used)
+        tail_s = service_s * (1 + variation) / 2 / (instances * (1 - used))
+        wait_s = tail_s * math.log(waits / MISSED) if waits > MISSED else 0.0
+        return all(wait_s + self._own_s(load, steady) <= load.ttft_s for load in self._mix)
+
+    def _own_s(self, load: Load, steady: Steady) -> float:
+        """The step under way, then the chunks of a long prompt of its class."""
+        beside = round(steady.running)
+        room = self._room(beside)
+        full, rest = divmod(round(load.longest_tokens), room)
+        return steady.step_s + full * self._step(room, beside)[0] + (self._step(rest, beside)[0] if rest else 0.0)
+
+    def capacity(self, instances: int) -> float:
+        """Largest rate of one of `instances`, in requests/s of this mix; 0 if even the smallest breaks a promise."""
+        if self.slots < 1:
+            return 0.0
+        low, high = 0.0, 1 / (self.input_tokens * self._token_s)
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.holds(middle, instances) else (low, middle)
+        return low if low > high * 1e-3 else 0.0
+
+    @property
+    def peak_w(self) -> float:
+        return max(self._step(self._room(b), b)[1] for b in (1, self.slots))
+
+
+def _erlang_c(servers: int, load: float) -> float:
+    """Probability that an M/M/k queue makes one wait, from Erlang B's recursion."""
+    if load >= servers:
+        return 1.0
+    blocked = 1.0
+    for n in range(1, servers + 1):
+        blocked = load * blocked / (n + load * blocked)
+    return blocked / (1 - load / servers * (1 - blocked))
+
+
+def capacity_for(cell: Cell, demand_rps: float) -> tuple[float, int]:
+    """Capacity of one instance where as many work together as the demand keeps busy, and that number."""
+    instances = 1
+    capacity = cell.capacity(1)
+    for _ in range(4):
+        if capacity <= 0 or (together := max(1, math.floor(demand_rps / capacity))) <= instances:
+            break
+        instances = together
+        capacity = cell.capacity(instances)
+    return capacity, instances
+
+
+def columns_of(
+    service: str, pools: Sequence[tuple[str, Mix]], model: EngineModel, tbt_s: float, step_tokens: Mapping[int, int],
+    *, tps: Sequence[int] | None = None, levels: Sequence[float] = LEVELS, slots: int = MOST_SLOTS,
+) -> tuple[Column, ...]:  # fmt: skip
+    """Every feasible way to run one instance for each pool with load, pools in their order. A mix's rates say how many
+    instances share its queue; `step_tokens` is each TP's --max-num-batched-tokens."""
+    found: list[Column] = []
+    for tp in tps or sorted(model.points):
+        for clock_mhz in model.clocks_mhz:
+            able: list[tuple[str, float]] = []
+            for pool, mix in pools:
+                if rate(mix) <= 0:
+                    continue
+                cell = Cell(model, tp, clock_mhz, mix, tbt_s, step_tokens[tp], slots)
+                capacity, _ = capacity_for(cell, rate(mix))
+                if capacity <= 0:
+                    continue
+                found += _levels(cell, Kind(service, pool, model.gpu, tp), capacity, able, levels)
+                able.append((pool, capacity))
+    return tuple(found)
+
+
+def _levels(
+    cell: Cell, kind: Kind, capacity: float, able: Sequence[tuple[str, float]], levels: Sequence[float]
+) -> list[Column]:
+    columns = []
+    for level in levels:
+        steady = cell.at(capacity * level)
+        assert steady is not None, "what holds its capacity holds less"
+        takes = tuple((pool, rps * level) for pool, rps in able)
+        found = steady.rps, steady.watts, cell.peak_w, steady.in_flight, takes
+        columns.append(Column(kind, cell.clock_mhz, level, cell.slots, *found))
+    return columns
