@@ -8,10 +8,11 @@ or more), and watts foretold / simulated at shares of the foretold capacity.
 from __future__ import annotations
 
 import argparse
+import math
 from dataclasses import replace
 from pathlib import Path
 
-from controller.loads import Mix, mixes, rate, scaled
+from controller.loads import Mix, mixes
 from controller.pricing import Cell
 from core.service import SIZES, InstanceLimits, PoolSpec
 from profiles.engine_model import EngineModel, load_engine_model
@@ -19,9 +20,11 @@ from simulator.case import shipped_service
 from simulator.cluster import costs_of
 from simulator.lengths import Oracle
 from simulator.run import Ran, Setup, simulate
+from simulator.tally import JUDGED_FROM
 from simulator.trace_formats import open_trace
 from simulator.trace_synthetic import Shape, fit, generate
 
+CONVERSATION = Path("../shared/data/azure_llm_2023/AzureLLMInferenceTrace_conv.csv")
 CELLS = ((2, 1980), (4, 1980), (4, 1200), (8, 1400))
 
 
@@ -52,9 +55,7 @@ def found_rps(model: EngineModel, shape: Shape, cell: Cell, instances: int, gues
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument(
-        "--trace", type=Path, default=Path("../shared/data/azure_llm_2023/AzureLLMInferenceTrace_conv.csv")
-    )
+    parser.add_argument("--trace", type=Path, default=CONVERSATION)
     parser.add_argument("--model", default="llama-2-70b")
     parser.add_argument("--seconds", type=float, default=900.0)
     parser.add_argument("--instances", type=int, nargs="*", default=[4, 8])
@@ -80,17 +81,10 @@ def main() -> None:
                     steady = cell.at(share * foretold)
                     drawn = watts(ran, instances)
                     said = steady.watts if steady else 0.0
-                    least = min(
-                        (
-                            float(c.attainment or 0)
-                            for c in ran.tally.classes
-                            if c.arrived >= 100 and c.attainment is not None
-                        ),
-                        default=0.0,
-                    )
+                    classes = [c for c in ran.tally.classes if c.arrived >= JUDGED_FROM]
+                    least = min((c.attained / c.arrived for c in classes), default=math.nan)
                     line += f" | {said:7.0f} {drawn:7.0f} {said / drawn - 1:+6.1%} least {least:.4f}"
             print(line, flush=True)
-    print(f"mix: {rate(mix):.2f} rps, {[(l.size_class, round(l.rps / rate(mix), 3)) for l in scaled(mix, 1)]}")
 
 
 if __name__ == "__main__":

@@ -25,19 +25,25 @@ LEVELS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)
 MOST_SLOTS = 256  # vLLM's default of sequences at once
 MISSED = 0.005  # share of requests that may wait too long for a slot, and as many for their prefill: 1 % together
 Z = 2.576  # standard deviations beyond which lies that share
-HALVINGS = 24
+HALVINGS = 16
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Steady:
-    """One instance at `rps`, as expected. `mixed`: share of time in steps that carry prefill."""
+class Batch:
+    """Who decodes beside each other: mean, standard deviation; their step without prefill and mean watts."""
 
-    rps: float
     running: float
     deviation: float
     step_s: float
-    mixed: float
+    decode_w: float
+
+
+@dataclass(frozen=True, slots=True)
+class Steady:
+    """One instance at `rps`, as expected. `in_flight`: requests that decode or are being prefilled."""
+
+    rps: float
     watts: float
     in_flight: float
 
@@ -60,9 +66,14 @@ class Cell:
         tokens = [s * load.output_tokens for s, load in zip(self._shares, self._mix, strict=True)]
         self.context = sum(t * load.context_tokens for t, load in zip(tokens, self._mix, strict=True)) / sum(tokens)
         self.slots = self._slots(min(slots, step_tokens - 1))
-        counts = range(1, 2 * MOST_SLOTS)
-        self._decode_s = np.array([model.decode_step_s(tp, clock_mhz, b, round(b * self.context)) for b in counts])
-        self._decode_w = np.array([model.watts(tp, clock_mhz, b) for b in (0, *counts)])
+        most = 2 * self.slots + 32
+        asked = [*range(1, 16), *range(16, most, 8), most]  # straight enough in between
+        decode_s = [model.decode_step_s(tp, clock_mhz, b, round(b * self.context)) for b in asked]
+        self._counts = np.arange(1, most + 1, dtype=np.float64)
+        self._decode_s = np.interp(self._counts, asked, decode_s)
+        self._decode_w = np.interp(self._counts, asked, [model.watts(tp, clock_mhz, b) for b in asked])
+        self._idle_w = model.watts(tp, clock_mhz, 0)
+        self._leaving = np.cumsum(np.log(self._counts / (self.decoded * self._decode_s)))
         self._token_s = (model.prefill_s(tp, clock_mhz, 8192) - model.prefill_s(tp, clock_mhz, 4096)) / 4096
 
     def _slots(self, most: int) -> int:
@@ -83,25 +94,31 @@ class Cell:
         """Prompt tokens that a step takes beside those that decode."""
         return max(1, self.step_tokens - beside)
 
-    def at(self, rps: float) -> Steady | None:
+    def batch(self, rps: float) -> Batch | None:
         """None: prefill alone takes more time than there is, or the batch never stops growing."""
         busy = rps * self.input_tokens * self._token_s
         if busy >= 1:
             return None
-        counts = np.arange(1, len(self._decode_s) + 1)
-        leaving = counts * (1 - busy) / (self.decoded * self._decode_s)
-        log_weights = np.concatenate([[0.0], np.cumsum(math.log(rps) - np.log(leaving))])
-        weights = np.exp(log_weights - log_weights.max())
-        if weights[-1] > 1e-3 * weights.max():
+        logs = self._counts * (math.log(rps) - math.log1p(-busy)) - self._leaving
+        most = max(0.0, float(logs.max()))
+        weights = np.exp(logs - most)
+        if weights[-1] > 1e-3:
             return None
-        weights /= weights.sum()
-        numbers = np.arange(len(weights))
-        mean = float(weights @ numbers)
-        deviation = math.sqrt(max(0.0, float(weights @ numbers**2) - mean * mean))
-        step_s = float(np.interp(max(mean, 1.0), counts, self._decode_s))
-        mixed, mixed_w = self._mixed(rps, mean)
-        watts = mixed * mixed_w + (1 - mixed) * float(weights @ self._decode_w)
-        return Steady(rps, mean, deviation, step_s, mixed, watts, mean + rps * self._service_s(mean)[0])
+        none = math.exp(-most)
+        whole = none + float(weights.sum())
+        mean = float(weights @ self._counts) / whole
+        deviation = math.sqrt(max(0.0, float(weights @ self._counts**2) / whole - mean * mean))
+        decode_w = (none * self._idle_w + float(weights @ self._decode_w)) / whole
+        return Batch(mean, deviation, float(np.interp(mean, self._counts, self._decode_s)), decode_w)
+
+    def at(self, rps: float) -> Steady | None:
+        """One instance at this rate; None if it never gets to a steady state."""
+        batch = self.batch(rps)
+        if batch is None:
+            return None
+        mixed, mixed_w = self._mixed(rps, batch.running)
+        watts = mixed * mixed_w + (1 - mixed) * batch.decode_w
+        return Steady(rps, watts, batch.running + rps * self._service_s(batch.running)[0])
 
     def _mixed(self, rps: float, running: float) -> tuple[float, float]:
         """Share of time in steps that carry prefill, and the watts of those. Full chunks fill a step; last ones share
@@ -140,24 +157,35 @@ class Cell:
     def holds(self, rps: float, instances: int) -> bool:
         """Whether `instances` of these, with `rps` each, keep the SLO: slots are free when they are needed, and the
         first token comes in time, in all classes."""
-        steady = self.at(rps)
-        if steady is None or steady.running + Z * steady.deviation / math.sqrt(instances) > self.slots:
+        batch = self.batch(rps)
+        if batch is None or batch.running + Z * batch.deviation / math.sqrt(instances) > self.slots:
             return False
-        service_s, variation = self._service_s(steady.running)
+        service_s, variation = self._service_s(batch.running)
         used = rps * service_s
         if used >= 1:
             return False
         waits = _erlang_c(instances, instances * used)
-        tail_s = service_s * (1 + variation) / 2 / (instances * (1 - used))
-        wait_s = tail_s * math.log(waits / MISSED) if waits > MISSED else 0.0
-        return all(wait_s + self._own_s(load, steady) <= load.ttft_s for load in self._mix)
+        left_s = service_s * (1 + variation) / 2 / instances  # of the prompts under way, until one of them is through
+        return all(
+            self._wait_s(load, waits, left_s, used) + self._own_s(load, batch) <= load.ttft_s for load in self._mix
+        )
 
-    def _own_s(self, load: Load, steady: Steady) -> float:
+    def _wait_s(self, load: Load, waits: float, left_s: float, used: float) -> float:
+        """What all but MISSED of a class wait at most. Deadlines go before: those with a looser one are only in the
+        way while they are under way (Cobham, Operations Research 2, 1954)."""
+        if waits <= MISSED:
+            return 0.0
+        tokens = [(one.ttft_s, s * one.input_tokens) for s, one in zip(self._shares, self._mix, strict=True)]
+        before = used * sum(t for ttft_s, t in tokens if ttft_s < load.ttft_s) / self.input_tokens
+        until = used * sum(t for ttft_s, t in tokens if ttft_s <= load.ttft_s) / self.input_tokens
+        return left_s / ((1 - before) * (1 - until)) * math.log(waits / MISSED)
+
+    def _own_s(self, load: Load, batch: Batch) -> float:
         """The step under way, then the chunks of a long prompt of its class."""
-        beside = round(steady.running)
+        beside = round(batch.running)
         room = self._room(beside)
         full, rest = divmod(round(load.longest_tokens), room)
-        return steady.step_s + full * self._step(room, beside)[0] + (self._step(rest, beside)[0] if rest else 0.0)
+        return batch.step_s + full * self._step(room, beside)[0] + (self._step(rest, beside)[0] if rest else 0.0)
 
     def capacity(self, instances: int) -> float:
         """Largest rate of one of `instances`, in requests/s of this mix; 0 if even the smallest breaks a promise."""
