@@ -14,6 +14,7 @@ import typer
 
 from commands import forecast, predict, profile
 from commands.output import AsJson, fail, say
+from commands.plan import plan
 from commands.simulate import simulate
 from commands.train import train
 
@@ -35,6 +36,7 @@ Overrides = Annotated[
 
 app.add_typer(profile.app, name="profile")
 app.command()(simulate)
+app.command()(plan)
 app.add_typer(predict.app, name="predict")
 app.add_typer(forecast.app, name="forecast")
 app.command()(train)

@@ -130,7 +130,7 @@ def _plan_of(problem: Problem, exchange: Exchange, chosen: Sequence[tuple[Segmen
         left = {d.pool: d.rps * option.served for d in demands[segment.first : segment.last + 1] if d.rps}
         whole = sum(left.values())
         for place, (column, count) in enumerate(option.groups, start=1):
-            needs = sum(rps * exchange.factors[column.setting][pool] for pool, rps in left.items())
+            needs = sum(rps * exchange.rates[column.setting][pool].counts for pool, rps in left.items())
             share = 1.0 if place == len(option.groups) else min(1.0, count * column.rps / needs)
             if whole > 0:
                 flows += [Flow(pool, column.setting, rps * share) for pool, rps in left.items() if rps * share > 0]

@@ -73,6 +73,7 @@ class ColumnTable:
     def __init__(self, problem: Problem, exchange: Exchange, columns: Sequence[Column], cap_price: float) -> None:
         self._columns = columns
         self._exchange = exchange
+        self._eta = problem.eta
         self._current = dict(problem.current)
         self._switch = {
             (s.service, s.gpu, s.tp): (problem.switch_w(s.start_j), problem.switch_w(s.stop_j))
@@ -99,7 +100,7 @@ class ColumnTable:
 
     def whole(self, pools: Sequence[Demand]) -> tuple[Option, ...]:
         """Everything served, by one column alone or with one more instance of any for the rest."""
-        needed = self._instances(pools)
+        needed, more_w = self._needs(pools)
         base_w = self.empty_w(pools)
         found: list[Option] = []
         for gpu in dict.fromkeys(kind.gpu for kind in self._kinds):
@@ -107,20 +108,21 @@ class ColumnTable:
                 [i for i, c in enumerate(self._columns) if c.kind.gpu == gpu and np.isfinite(needed[i])], dtype=np.int64
             )
             if len(here):
-                found += self._of_one_gpu(gpu, here, needed[here], base_w)
+                found += self._of_one_gpu(gpu, here, needed[here], more_w[here], base_w)
         return tuple(found)
 
-    def _of_one_gpu(self, gpu: str, here: Ints, needed: Floats, base_w: float) -> Iterator[Option]:
+    def _of_one_gpu(self, gpu: str, here: Ints, needed: Floats, more_w: Floats, base_w: float) -> Iterator[Option]:
         cost_w, tp, kind = self._cost_w[here], self._tp[here], self._kind[here]
         alone = np.ceil(needed - SLIP).astype(np.int64)
         full = np.floor(needed + SLIP).astype(np.int64)
         rest = np.maximum(0.0, needed - full) / needed
-        alone_w = alone * cost_w + self._change_w(kind, alone)
+        alone_w = alone * cost_w + more_w + self._change_w(kind, alone)
         one = np.ones_like(full)
         change_w = self._change_w(kind, full)[:, None] + self._change_w(kind, one)[None, :]
         together_w = self._change_w(kind, full + 1)[:, None]
         change_w = np.where(kind[:, None] == kind[None, :], together_w, change_w)
-        pair_w = (full * cost_w)[:, None] + cost_w[None, :] + change_w
+        first_w = full * cost_w + (1 - rest) * more_w
+        pair_w = first_w[:, None] + cost_w[None, :] + rest[:, None] * more_w[None, :] + change_w
         fits = (rest[:, None] * needed[None, :] <= 1 + SLIP) & (full > 0)[:, None] & (rest > SLIP)[:, None]
         a, b = np.nonzero(fits)
         gpus = np.concatenate([alone * tp, full[a] * tp[a] + tp[b]])
@@ -139,7 +141,7 @@ class ColumnTable:
         price_w = SHED * max(1.0, float(np.max(self._cost_w / self._rps, initial=1.0)))
         base_w = self.empty_w(pools)
         found = [*self.whole(pools), Option("", 0, base_w + price_w * weighted, (), 0.0)]
-        needed = self._instances(pools)
+        needed, more_w = self._needs(pools)
         for gpu in dict.fromkeys(kind.gpu for kind in self._kinds):
             rows: list[tuple[int, float, Column, int, float]] = []
             for at, column in enumerate(self._columns):
@@ -147,8 +149,9 @@ class ColumnTable:
                     most = int(np.ceil(needed[at] - SLIP)) - 1
                     counts = np.unique(np.linspace(1, most, min(most, COUNTS)).astype(np.int64))
                     served = np.minimum(1.0, counts / needed[at])
-                    changes_w = self._change_w(np.full_like(counts, self._kind[at]), counts)
-                    costs_w = counts * self._cost_w[at] + changes_w + price_w * weighted * (1 - served)
+                    costs_w = counts * self._cost_w[at] + served * more_w[at]
+                    costs_w += self._change_w(np.full_like(counts, self._kind[at]), counts)
+                    costs_w += price_w * weighted * (1 - served)
                     sizes = (counts * self._tp[at]).tolist()
                     for size, cost_w, n, share in zip(sizes, costs_w, counts.tolist(), served, strict=True):
                         rows.append((size, float(cost_w), column, n, float(share)))
@@ -159,15 +162,19 @@ class ColumnTable:
                     found.append(Option(gpu, size, cost_w + base_w, ((column, n),), share))
         return tuple(found)
 
-    def _instances(self, pools: Sequence[Demand]) -> Floats:
-        """By column: how many instances, in fractions, carry all of these pools; infinite where it may not."""
-        needed = np.zeros(len(self._columns))
+    def _needs(self, pools: Sequence[Demand]) -> tuple[Floats, Floats]:
+        """By column: how many instances, in fractions, carry all of these pools, infinite where it may not; and what
+        that draws above the column's own watts."""
+        needed, more_w = np.zeros(len(self._columns)), np.zeros(len(self._columns))
         for place, column in enumerate(self._columns):
             for demand in pools:
-                if demand.rps > 0:
-                    factor = self._exchange.serves(column.setting, demand.pool)
-                    needed[place] += np.inf if factor is None else demand.rps * factor / column.rps
-        return needed
+                rate = self._exchange.serves(column.setting, demand.pool)
+                if demand.rps > 0 and rate is None:
+                    needed[place] = np.inf
+                elif demand.rps > 0 and rate is not None:
+                    needed[place] += demand.rps * rate.counts / column.rps
+                    more_w[place] += demand.rps * rate.more_w * self._eta
+        return needed, more_w
 
     def _change_w(self, kind: Ints, counts: Ints) -> Floats:
         """Of having `counts` instances, against stopping all that run."""

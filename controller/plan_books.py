@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from controller.problem import Column, Exchange, Flow, Group, Kind, Plan, Problem, Setting
 
-SLIP = 1e-6  # relative: solvers keep their rows to about 1e-7
+SLIP = 1e-5  # relative: solvers keep their rows to about 1e-7
 
 
 def switch_joules(problem: Problem, counts: Mapping[Kind, int]) -> float:
@@ -48,8 +48,9 @@ def priced(problem: Problem, plan: Plan) -> Plan:
     """The plan with its watts, its switching joules and its cost filled in."""
     running_w = sum(group.count * problem.cost_w(group.column) for group in plan.groups)
     switch_j = switch_joules(problem, plan.counts())
-    expected_w = sum(group.count * group.column.watts for group in plan.groups)
-    cost_w = running_w + problem.switch_w(switch_j)
+    more_w = Exchange.of(problem.columns).more_w(plan.flows)
+    expected_w = sum(group.count * group.column.watts for group in plan.groups) + more_w
+    cost_w = running_w + problem.eta * more_w + problem.switch_w(switch_j)
     return replace(plan, cost_w=cost_w, expected_w=expected_w, switch_j=switch_j)
 
 
@@ -119,11 +120,11 @@ def _unserved(problem: Problem, plan: Plan) -> Iterator[str]:
     served = {(service, pool): rps for service, pool, rps in plan.shed}
     held = dict(room)
     for flow in plan.flows:
-        factor = exchange.serves(flow.to, flow.pool) if flow.to in room else None
-        if factor is None:
+        rate = exchange.serves(flow.to, flow.pool) if flow.to in room else None
+        if rate is None:
             yield f"{flow.to} can not serve {flow.pool}"
             continue
-        room[flow.to] -= flow.rps * factor
+        room[flow.to] -= flow.rps * rate.counts
         place = flow.to.kind.service, flow.pool
         served[place] = served.get(place, 0.0) + flow.rps
     for setting, left in room.items():

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from controller.plan_books import capacities, covered, peak_w, priced, shortfalls, violations
-from controller.problem import Column, Exchange, Group, Plan, Problem
+from controller.plan_books import capacities, covered, peak_w, shortfalls, unpacked
+from controller.problem import Column, Exchange, Group, Kind, Plan, Problem
 
 
 def trimmed(problem: Problem, plan: Plan) -> Plan:
@@ -19,24 +19,37 @@ def trimmed(problem: Problem, plan: Plan) -> Plan:
     room = capacities(groups)
     exchange, flows = Exchange.of(problem.columns), []
     for flow in plan.flows:
-        factor = exchange.factors[flow.to][flow.pool]
-        rps = min(flow.rps, room.get(flow.to, 0.0) / factor)
+        counts = exchange.rates[flow.to][flow.pool].counts
+        rps = min(flow.rps, room.get(flow.to, 0.0) / counts)
         if rps > 0:
-            room[flow.to] -= rps * factor
+            room[flow.to] -= rps * counts
             flows.append(replace(flow, rps=rps))
     return covered(problem, tuple(groups), flows)
 
 
 def topped_up(problem: Problem, columns: Sequence[Column], plan: Plan) -> Plan:
-    """Adds the cheapest instances that mend a floor or a spare, while GPUs and the cap allow it."""
+    """Adds instances that mend a floor or a spare, while GPUs and the cap allow it: each time the kind that mends most,
+    the cheapest first, at its cheapest column."""
     for service in problem.services:
-        mine = [column for column in columns if column.kind.service == service]
-        while mine and any(short.startswith(f"{service}: ") for short in shortfalls(problem, plan)):
-            grown = [one for column in mine if not violations(problem, one := _grown(plan, column))]
+        cheapest: dict[Kind, Column] = {}
+        for column in columns:
+            known = cheapest.get(column.kind)
+            if column.kind.service == service and (known is None or problem.cost_w(column) < problem.cost_w(known)):
+                cheapest[column.kind] = column
+        while any(short.startswith(f"{service}: ") for short in shortfalls(problem, plan)):
+            grown = [one for column in cheapest.values() if _fits(problem, one := _grown(plan, column))]
             if not grown:
                 break
-            plan = min(grown, key=lambda one: (len(shortfalls(problem, one)), priced(problem, one).cost_w))
+            plan = min(grown, key=lambda one: (len(shortfalls(problem, one)), _running_w(problem, one)))
     return plan
+
+
+def _running_w(problem: Problem, plan: Plan) -> float:
+    return sum(group.count * problem.cost_w(group.column) for group in plan.groups)
+
+
+def _fits(problem: Problem, plan: Plan) -> bool:
+    return not unpacked(problem, plan) and peak_w(plan) <= problem.power_cap_w
 
 
 def _grown(plan: Plan, column: Column) -> Plan:

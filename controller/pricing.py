@@ -18,13 +18,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.loads import Load, Mix, rate
-from controller.problem import Column, Kind
+from controller.problem import Column, Kind, Taken
 from profiles.engine_model import EngineModel
 
 LEVELS = (0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1.0)
 MOST_SLOTS = 256  # vLLM's default of sequences at once
-MISSED = 0.005  # share of requests that may wait too long for a slot, and as many for their prefill: 1 % together
-Z = 2.576  # standard deviations beyond which lies that share
+MISSED = 0.0025  # share of requests that may wait too long for a slot, and as many for prefill: half of 1 % in reserve
+Z = 2.807  # standard deviations beyond which lies that share
+MOST_USED = (
+    0.7  # share of prefill time in use: above, the router falls behind M/G/k in the simulator (docs/optimiser.md)
+)
 HALVINGS = 16
 Floats = NDArray[np.float64]
 
@@ -65,6 +68,8 @@ class Cell:
         )
         tokens = [s * load.output_tokens for s, load in zip(self._shares, self._mix, strict=True)]
         self.context = sum(t * load.context_tokens for t, load in zip(tokens, self._mix, strict=True)) / sum(tokens)
+        ends = [t * (load.context_tokens + load.output_tokens / 2) for t, load in zip(tokens, self._mix, strict=True)]
+        self.reserved = sum(ends) / sum(tokens)  # KV tokens that the router books for a sequence: what it ends with
         self.slots = self._slots(min(slots, step_tokens - 1))
         most = 2 * self.slots + 32
         asked = [*range(1, 16), *range(16, most, 8), most]  # straight enough in between
@@ -77,17 +82,16 @@ class Cell:
         self._token_s = (model.prefill_s(tp, clock_mhz, 8192) - model.prefill_s(tp, clock_mhz, 4096)) / 4096
 
     def _slots(self, most: int) -> int:
-        """Sequences beside which a step that takes all the prompt tokens it can is still within the TBT limit, whose
-        KV tokens fit; 0 if none."""
+        """Sequences beside which a step that takes all the prompt tokens it can is still within the TBT limit, and
+        whose KV tokens fit, each booked as the router books it; 0 if none."""
         model, longest = self._model, max(load.longest_tokens for load in self._mix)
-        reserve = max(load.input_tokens + 1.5 * load.output_tokens for load in self._mix)
         low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2
-            chunk = round(min(self.step_tokens - middle, longest))
-            step_s = model.step_s(self.tp, self.clock_mhz, chunk, middle, round(middle * self.context))
-            fits = middle * self.context <= model.kv_tokens(self.tp) and reserve <= model.kv_tokens(self.tp)
-            low, high = (middle, high) if step_s <= self.tbt_s and fits else (low, middle - 1)
+            chunk, context = round(min(self.step_tokens - middle, longest)), round(middle * self.reserved)
+            step_s = model.step_s(self.tp, self.clock_mhz, chunk, middle, context)
+            fits = step_s <= self.tbt_s and max(context, longest) <= model.kv_tokens(self.tp)
+            low, high = (middle, high) if fits else (low, middle - 1)
         return low
 
     def _room(self, beside: int) -> int:
@@ -147,22 +151,24 @@ class Cell:
 
     def _service_s(self, running: float) -> tuple[float, float]:
         """Mean and squared coefficient of variation of the time that a prompt keeps the prefill of an instance: its
-        share of full steps."""
+        share of full steps, and half a step that its last chunk does not fill."""
         beside = round(running)
         room = self._room(beside)
-        per_token_s = self._step(room, beside)[0] / room
+        full_s, empty_s = self._step(room, beside)[0], self._step(0, beside)[0]
         squares = sum(s * load.input_sq for s, load in zip(self._shares, self._mix, strict=True))
-        return per_token_s * self.input_tokens, squares / self.input_tokens**2 - 1
+        return full_s / room * self.input_tokens + empty_s / 2, squares / self.input_tokens**2 - 1
 
     def holds(self, rps: float, instances: int) -> bool:
         """Whether `instances` of these, with `rps` each, keep the SLO: slots are free when they are needed, and the
         first token comes in time, in all classes."""
         batch = self.batch(rps)
-        if batch is None or batch.running + Z * batch.deviation / math.sqrt(instances) > self.slots:
+        if batch is None:
             return False
         service_s, variation = self._service_s(batch.running)
         used = rps * service_s
-        if used >= 1:
+        if batch.running + used + Z * batch.deviation / math.sqrt(instances) > self.slots:  # prefill takes slots too
+            return False
+        if used >= MOST_USED:
             return False
         waits = _erlang_c(instances, instances * used)
         left_s = service_s * (1 + variation) / 2 / instances  # of the prompts under way, until one of them is through
@@ -212,6 +218,12 @@ def _erlang_c(servers: int, load: float) -> float:
     return blocked / (1 - load / servers * (1 - blocked))
 
 
+def sequence_w(model: EngineModel) -> float:
+    """What eta counts a request in flight as: its share of the watts of the largest instance when that is full."""
+    tp = max(model.points)
+    return model.watts(tp, max(model.clocks_mhz), MOST_SLOTS) / MOST_SLOTS
+
+
 def capacity_for(cell: Cell, demand_rps: float) -> tuple[float, int]:
     """Capacity of one instance where as many work together as the demand keeps busy, and that number."""
     instances = 1
@@ -233,7 +245,7 @@ def columns_of(
     found: list[Column] = []
     for tp in tps or sorted(model.points):
         for clock_mhz in model.clocks_mhz:
-            able: list[tuple[str, float]] = []
+            able: list[tuple[str, float, Cell]] = []
             for pool, mix in pools:
                 if rate(mix) <= 0:
                     continue
@@ -242,18 +254,23 @@ def columns_of(
                 if capacity <= 0:
                     continue
                 found += _levels(cell, Kind(service, pool, model.gpu, tp), capacity, able, levels)
-                able.append((pool, capacity))
+                able.append((pool, capacity, cell))
     return tuple(found)
 
 
 def _levels(
-    cell: Cell, kind: Kind, capacity: float, able: Sequence[tuple[str, float]], levels: Sequence[float]
+    cell: Cell, kind: Kind, capacity: float, able: Sequence[tuple[str, float, Cell]], levels: Sequence[float]
 ) -> list[Column]:
     columns = []
     for level in levels:
-        steady = cell.at(capacity * level)
-        assert steady is not None, "what holds its capacity holds less"
-        takes = tuple((pool, rps * level) for pool, rps in able)
+        steady = _held(cell, capacity * level)
+        takes = tuple(Taken(pool, rps * level, _held(other, rps * level).watts) for pool, rps, other in able)
         found = steady.rps, steady.watts, cell.peak_w, steady.in_flight, takes
         columns.append(Column(kind, cell.clock_mhz, level, cell.slots, *found))
     return columns
+
+
+def _held(cell: Cell, rps: float) -> Steady:
+    steady = cell.at(rps)
+    assert steady is not None, "what holds its capacity holds less"
+    return steady

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -31,12 +32,21 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True)
+class Taken:
+    """What a column would carry of another pool's mix alone, and draw."""
+
+    pool: str
+    rps: float
+    watts: float
+
+
+@dataclass(frozen=True, slots=True)
 class Column:
     """One way to run one instance: at `clock_mhz`, holding at most `slots` sequences, `level` of its capacity used.
 
     `rps`: requests/s of its own pool's mix that it carries there within the SLO. `watts`: mean at that load, all its
     GPUs. `peak_w`: the most it draws in any step. `running`: requests in flight, those waiting for prefill included.
-    `takes`: (earlier pool, requests/s of that pool's mix) it would carry instead; only what is named may be merged.
+    `takes`: what it would carry of earlier pools instead; only what is named may be merged.
     """
 
     kind: Kind
@@ -47,7 +57,7 @@ class Column:
     watts: float
     peak_w: float
     running: float = 0.0
-    takes: tuple[tuple[str, float], ...] = ()
+    takes: tuple[Taken, ...] = ()
 
     @property
     def setting(self) -> Setting:
@@ -214,25 +224,42 @@ class Plan:
         return sum(group.gpus for group in self.groups if group.column.kind.gpu == gpu)
 
 
+class Rate(NamedTuple):
+    """One request/s of another pool: as how many of the own pool it counts, and how many watts it draws more."""
+
+    counts: float
+    more_w: float
+
+
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """By setting and pool: as how many requests of the setting's own pool one of that pool counts. Levels of a setting
-    share it, the worst of them where they differ. Made once of a problem's columns."""
+    """What a setting serves, by pool. Its levels share this, the worst of them where they differ. Watts are mixed in
+    proportion. Made once of a problem's columns."""
 
-    factors: dict[Setting, dict[str, float]] = field(default_factory=dict)
+    rates: dict[Setting, dict[str, Rate]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, columns: Iterable[Column]) -> Exchange:
-        found: dict[Setting, dict[str, float]] = {}
+        found: dict[Setting, dict[str, Rate]] = {}
         for column in columns:
-            mine = {pool: column.rps / rps for pool, rps in column.takes if rps > 0} | {column.kind.pool: 1.0}
+            mine = {
+                one.pool: Rate(column.rps / one.rps, (one.watts - column.watts) / one.rps)
+                for one in column.takes
+                if one.rps > 0
+            }
+            mine[column.kind.pool] = Rate(1.0, 0.0)
             known = found.setdefault(column.setting, mine)
             if known is not mine:
-                found[column.setting] = {pool: max(known[pool], mine[pool]) for pool in known if pool in mine}
+                both = known.keys() & mine.keys()
+                found[column.setting] = {p: Rate(*map(max, known[p], mine[p])) for p in known if p in both}
         return cls(found)
 
-    def serves(self, setting: Setting, pool: str) -> float | None:
-        return self.factors[setting].get(pool)
+    def serves(self, setting: Setting, pool: str) -> Rate | None:
+        return self.rates.get(setting, {}).get(pool)
+
+    def more_w(self, flows: Iterable[Flow]) -> float:
+        """What merges draw above the watts of the columns that serve them; negative where they draw less."""
+        return sum(flow.rps * rate.more_w for flow in flows if (rate := self.serves(flow.to, flow.pool)) is not None)
 
 
 def usable(problem: Problem) -> tuple[Column, ...]:

@@ -146,9 +146,9 @@ class Programme:
     def _capacities(self) -> None:
         for setting, places in self.by_setting.items():
             terms = {self.n[place]: self.columns[place].rps for place in places}
-            for pool, factor in self.exchange.factors[setting].items():
+            for pool, rate in self.exchange.rates[setting].items():
                 if (pool, setting) in self.flow:
-                    terms[self.flow[pool, setting]] = -factor
+                    terms[self.flow[pool, setting]] = -rate.counts
             self._row(terms, least=0.0)
 
     def _floors(self, short: bool) -> None:
@@ -210,7 +210,12 @@ class Programme:
     def _cost(self) -> mathopt.LinearSum:
         watts = [n * self.problem.cost_w(column) for n, column in zip(self.n, self.columns, strict=True)]
         changes = [variable * self.problem.switch_w(joules) for joules, variable in self.moved if joules]
-        return mathopt.LinearSum((*watts, *changes))
+        merges = [
+            flow * (self.problem.eta * more_w)
+            for (pool, setting), flow in self.flow.items()
+            if (more_w := self.exchange.rates[setting][pool].more_w)
+        ]
+        return mathopt.LinearSum((*watts, *changes, *merges))
 
     # --- solving
 
@@ -285,12 +290,9 @@ class Programme:
         values = {key: max(0.0, found.variable_values(variable)) for key, variable in self.flow.items()}
         flows: list[Flow] = []
         for demand in self.problem.demands:
-            mine = {
-                key: rps
-                for key, rps in values.items()
-                if key[0] == demand.pool and key[1].kind.service == demand.service
-            }
-            unserved = self.shed.get((demand.service, demand.pool))
+            place = demand.service, demand.pool
+            mine = {key: rps for key, rps in values.items() if (key[1].kind.service, key[0]) == place}
+            unserved = self.shed.get(place)
             shed = found.variable_values(unserved) if unserved is not None else 0.0
             whole = sum(mine.values())
             scale = min(1.0, (demand.rps - max(0.0, shed)) / whole) if whole > 0 else 0.0

@@ -7,7 +7,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from controller.plan_books import capacities, peak_w, priced, unpacked
-from controller.problem import Column, Demand, Exchange, Group, Kind, NodeShape, Plan, Problem
+from controller.problem import Column, Demand, Exchange, Group, Kind, NodeShape, Plan, Problem, Taken
 
 POOLS = ("short", "medium", "long")
 WATTS = {"H100": 500.0, "A100": 300.0}
@@ -19,7 +19,15 @@ def column(
     service: str = "chat", clock_mhz: int = 1980, level: float = 1.0, running: float = 10.0, **takes: float,
 ) -> Column:  # fmt: skip
     return Column(
-        Kind(service, pool, gpu, tp), clock_mhz, level, 64, rps, watts, watts * 1.2, running, tuple(takes.items())
+        Kind(service, pool, gpu, tp),
+        clock_mhz,
+        level,
+        64,
+        rps,
+        watts,
+        watts * 1.2,
+        running,
+        tuple(Taken(pool, most, watts) for pool, most in takes.items()),
     )
 
 
@@ -69,10 +77,10 @@ def serves_all(task: Problem, plan: Plan) -> bool:
     """Whether some flows serve every demand: an LP over (demand, kind)."""
     exchange, room = Exchange.of(task.columns), capacities(plan.groups)
     pairs = [
-        (place, setting, factor)
+        (place, setting, rate.counts)
         for place, demand in enumerate(task.demands)
         for setting in room
-        if setting.kind.service == demand.service and (factor := exchange.serves(setting, demand.pool)) is not None
+        if setting.kind.service == demand.service and (rate := exchange.serves(setting, demand.pool)) is not None
     ]
     if not pairs:
         return not any(demand.rps for demand in task.demands)

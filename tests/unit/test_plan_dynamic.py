@@ -30,7 +30,8 @@ def restricted(task: Problem) -> float:
                 factors = [exchange.serves(c.setting, pool) for pool in pools[start : end + 1]]
                 if None not in factors:
                     needed[c] = (
-                        sum(f * d.rps for f, d in zip(factors, task.demands[start : end + 1], strict=True)) / c.rps
+                        sum(f.counts * d.rps for f, d in zip(factors, task.demands[start : end + 1], strict=True))
+                        / c.rps
                     )
             ways.append([[Group(c, ceil(n - 1e-9))] for c, n in needed.items()])
             ways[-1] += [

@@ -1,0 +1,105 @@
+"""Columns from an engine model: inside the SLO, monotone where physics says so, and what a mix of nothing gives."""
+
+from dataclasses import replace
+
+import pytest
+
+from controller.loads import Load, mixes, rate, scaled
+from controller.pricing import Cell, capacity_for, columns_of, sequence_w
+from core.service import Edges, Slo
+from profiles.engine_model import load_engine_model
+
+MODEL = load_engine_model("llama-2-70b")
+TBT_S = 0.1
+STEPS = {2: 256, 4: 512, 8: 1024}
+SHORT = (Load("MS", 4.0, 450, 60, 0.4), Load("SS", 2.0, 180, 60, 0.25))
+LONG = (Load("ML", 2.0, 900, 420, 0.4, longest_tokens=1024), Load("LL", 1.0, 1100, 430, 2.0, longest_tokens=4000))
+
+
+def cell(tp: int = 4, clock_mhz: int = 1980, mix: tuple[Load, ...] = LONG, tbt_s: float = TBT_S) -> Cell:
+    return Cell(MODEL, tp, clock_mhz, mix, tbt_s, STEPS[tp], 256)
+
+
+def test_a_full_mixed_step_stays_within_the_tbt_limit_and_one_more_would_not() -> None:
+    one = cell(clock_mhz=1200)
+    context = one.reserved
+
+    def step_s(running: int) -> float:
+        return MODEL.step_s(4, 1200, STEPS[4] - running, running, round(running * context))
+
+    assert 0 < one.slots < 256
+    assert step_s(one.slots) <= TBT_S < step_s(one.slots + 1)
+
+
+def test_tokens_balance_in_the_steady_state() -> None:
+    one = cell()
+    batch = one.batch(2.0)
+    assert batch is not None
+    busy = 2.0 * one.input_tokens * (MODEL.prefill_s(4, 1980, 8192) - MODEL.prefill_s(4, 1980, 4096)) / 4096
+    step_s = MODEL.decode_step_s(4, 1980, round(batch.running), round(batch.running * one.context))
+    assert batch.running * (1 - busy) / step_s == pytest.approx(2.0 * one.decoded, rel=0.03)
+
+
+def test_watts_and_running_rise_with_the_rate_up_to_the_peak() -> None:
+    one = cell()
+    states = [one.at(rps) for rps in (0.01, 0.2, 0.8, 1.6, 2.4)]
+    watts = [state.watts for state in states if state]
+    assert len(watts) == 5
+    assert watts == sorted(watts)
+    assert MODEL.idle_w * 4 < watts[0] and watts[-1] < one.peak_w
+    assert one.at(1000.0) is None
+
+
+def test_more_instances_behind_one_router_carry_more_each() -> None:
+    one = cell()
+    each = [one.capacity(n) for n in (1, 2, 4, 8, 16)]
+    assert each == sorted(each)
+    assert each[0] < each[-1]
+
+
+def test_a_higher_clock_never_carries_less_and_a_stricter_promise_never_more() -> None:
+    by_clock = [cell(clock_mhz=mhz).capacity(4) for mhz in MODEL.clocks_mhz]
+    assert by_clock == pytest.approx(sorted(by_clock), rel=2e-3)
+    assert cell(tbt_s=0.07).capacity(4) <= cell().capacity(4)
+    strict = tuple(replace(load, ttft_s=load.ttft_s * 0.8) for load in LONG)
+    assert cell(mix=strict).capacity(4) < cell().capacity(4)
+
+
+def test_what_can_not_be_promised_has_no_column() -> None:
+    hopeless = (Load("LL", 1.0, 6000, 400, 0.05),)
+    assert cell(mix=hopeless).capacity(4) == 0.0
+    assert columns_of("s", [("long", hopeless)], MODEL, TBT_S, STEPS) == ()
+    assert cell(tbt_s=0.001).slots == 0
+
+
+def test_columns_name_earlier_pools_and_keep_the_level() -> None:
+    columns = columns_of("s", [("short", SHORT), ("empty", ()), ("long", LONG)], MODEL, TBT_S, STEPS, levels=(0.5, 1.0))
+    long = [c for c in columns if c.kind.pool == "long"]
+    assert {c.kind.pool for c in columns} == {"short", "long"}
+    assert all(not c.takes for c in columns if c.kind.pool == "short")
+    assert any(one.pool == "short" and one.rps > c.rps for c in long for one in c.takes)
+    pairs = {(c.kind, c.clock_mhz): c for c in columns if c.level == 1.0}
+    half = next(c for c in columns if c.level == 0.5)
+    assert half.rps == pytest.approx(pairs[half.kind, half.clock_mhz].rps / 2)
+    assert half.watts < pairs[half.kind, half.clock_mhz].watts
+
+
+def test_the_number_of_instances_follows_the_demand() -> None:
+    few, many = capacity_for(cell(), 1.0), capacity_for(cell(mix=scaled(LONG, 20.0)), 60.0)
+    assert few[1] < many[1]
+    assert few[0] < many[0]
+
+
+def test_loads_are_read_off_requests() -> None:
+    requests = [(100, 50)] * 60 + [(500, 200)] * 30 + [(2000, 400)] * 9 + [(4000, 800)]
+    found = mixes(requests, 50.0, Edges(), Slo(), {"quick": ("S",), "rest": ("M", "L")})
+    assert rate(found["quick"]) == pytest.approx(1.2)
+    assert [(load.size_class, load.ttft_s) for load in found["rest"]] == [("MM", 0.4), ("LL", 2.0)]
+    longest = found["rest"][1]
+    assert longest.longest_tokens == 4000
+    assert longest.input_tokens == pytest.approx(2200)
+    assert longest.input_sq > longest.input_tokens**2
+
+
+def test_a_request_in_flight_has_its_share_of_the_largest_instance() -> None:
+    assert sequence_w(MODEL) == pytest.approx(MODEL.watts(8, 1980, 256) / 256)
