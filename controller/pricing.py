@@ -70,7 +70,8 @@ class Cell:
         self.context = sum(t * load.context_tokens for t, load in zip(tokens, self._mix, strict=True)) / sum(tokens)
         ends = [t * (load.context_tokens + load.output_tokens / 2) for t, load in zip(tokens, self._mix, strict=True)]
         self.reserved = sum(ends) / sum(tokens)  # KV tokens that the router books for a sequence: what it ends with
-        self.slots = self._slots(min(slots, step_tokens - 1))
+        self.slots = self._most(self.context, min(slots, step_tokens - 1))
+        self.booked = self._most(self.reserved, self.slots)
         most = 2 * self.slots + 32
         asked = [*range(1, 16), *range(16, most, 8), most]  # straight enough in between
         decode_s = [model.decode_step_s(tp, clock_mhz, b, round(b * self.context)) for b in asked]
@@ -81,14 +82,14 @@ class Cell:
         self._leaving = np.cumsum(np.log(self._counts / (self.decoded * self._decode_s)))
         self._token_s = (model.prefill_s(tp, clock_mhz, 8192) - model.prefill_s(tp, clock_mhz, 4096)) / 4096
 
-    def _slots(self, most: int) -> int:
-        """Sequences beside which a step that takes all the prompt tokens it can is still within the TBT limit, and
-        whose KV tokens fit, each booked as the router books it; 0 if none."""
+    def _most(self, context_each: float, most: int) -> int:
+        """Sequences of so many KV tokens beside which a step that takes all the prompt tokens it can is still within
+        the TBT limit, and which fit; 0 if none. What runs fits by what it holds, what is planned by what is booked."""
         model, longest = self._model, max(load.longest_tokens for load in self._mix)
         low, high = 0, most
         while low < high:
             middle = (low + high + 1) // 2
-            chunk, context = round(min(self.step_tokens - middle, longest)), round(middle * self.reserved)
+            chunk, context = round(min(self.step_tokens - middle, longest)), round(middle * context_each)
             step_s = model.step_s(self.tp, self.clock_mhz, chunk, middle, context)
             fits = step_s <= self.tbt_s and max(context, longest) <= model.kv_tokens(self.tp)
             low, high = (middle, high) if fits else (low, middle - 1)
@@ -166,7 +167,7 @@ class Cell:
             return False
         service_s, variation = self._service_s(batch.running)
         used = rps * service_s
-        if batch.running + used + Z * batch.deviation / math.sqrt(instances) > self.slots:  # prefill takes slots too
+        if batch.running + used + Z * batch.deviation / math.sqrt(instances) > self.booked:  # prefill takes slots too
             return False
         if used >= MOST_USED:
             return False
@@ -195,7 +196,7 @@ class Cell:
 
     def capacity(self, instances: int) -> float:
         """Largest rate of one of `instances`, in requests/s of this mix; 0 if even the smallest breaks a promise."""
-        if self.slots < 1:
+        if self.booked < 1:
             return 0.0
         low, high = 0.0, 1 / (self.input_tokens * self._token_s)
         for _ in range(HALVINGS):

@@ -5,9 +5,12 @@ from dataclasses import replace
 import pytest
 
 from controller.loads import Load, mixes, rate, scaled
+from controller.measured_columns import columns_of_profile
 from controller.pricing import Cell, capacity_for, columns_of, sequence_w
 from core.service import Edges, Slo
 from profiles.engine_model import load_engine_model
+from profiles.query import build_index
+from tests.profile_samples import sample
 
 MODEL = load_engine_model("llama-2-70b")
 TBT_S = 0.1
@@ -22,7 +25,7 @@ def cell(tp: int = 4, clock_mhz: int = 1980, mix: tuple[Load, ...] = LONG, tbt_s
 
 def test_a_full_mixed_step_stays_within_the_tbt_limit_and_one_more_would_not() -> None:
     one = cell(clock_mhz=1200)
-    context = one.reserved
+    context = one.context
 
     def step_s(running: int) -> float:
         return MODEL.step_s(4, 1200, STEPS[4] - running, running, round(running * context))
@@ -103,3 +106,17 @@ def test_loads_are_read_off_requests() -> None:
 
 def test_a_request_in_flight_has_its_share_of_the_largest_instance() -> None:
     assert sequence_w(MODEL) == pytest.approx(MODEL.watts(8, 1980, 256) / 256)
+
+
+def test_a_measured_profile_gives_columns_at_what_it_holds() -> None:
+    index = build_index(sample())
+    mix = (Load("SS", 1.0, 180, 60, 0.25), Load("LL", 0.5, 3000, 600, 2.0))
+    columns = columns_of_profile("s", [("all", mix)], index, Slo(), 64, levels=(0.5, 1.0))
+    shares = {"SS": 1.0, "LL": 0.5}
+    full = [column for column in columns if column.level == 1.0]
+    assert full
+    for column in full:
+        capacity = index.mix_capacity(shares, column.kind.tp, column.clock_mhz, Slo())
+        assert column.rps == capacity
+        assert column.watts == column.peak_w
+    assert columns_of_profile("s", [("all", (Load("XX", 1.0, 1, 1, 1.0),))], index, Slo(), 64) == ()
