@@ -19,7 +19,7 @@ from controller.dynamic import first_plan
 from controller.plan_books import covered, load_size, priced, shortfalls, sizes, violations
 from controller.problem import Column, Exchange, Flow, Group, Kind, Plan, Problem, Setting, usable
 
-LARGE_GPUS = 256  # above: LP first, then only what it leaves fractional
+LARGE_GPUS = 128  # from there: LP first, then only what it leaves fractional
 NEAR = 0.02  # reduced cost, as a share of the column's own, up to which a column the LP does not use stays
 SHORT = {"shed": 100.0, "floor": 10.0, "spare": 1.0}  # order in which promises give way, last first
 SLIP = 1e-7
@@ -65,7 +65,7 @@ def _solved(problem: Problem, limits: Limits, first: Plan) -> Plan | None:
         share = replace(limits, time_s=limits.time_s and limits.time_s / 3)
         if not programme.hold_shortage(share):
             return None
-    if sum(problem.room(gpu, 1) for gpu in problem.gpus) > LARGE_GPUS:
+    if sum(problem.room(gpu, 1) for gpu in problem.gpus) >= LARGE_GPUS:
         return programme.by_parts(limits)
     return programme.whole(limits, None if short else first)
 

@@ -146,7 +146,7 @@ def test_floors_and_n_plus_one_hold_where_gpus_allow_and_are_told_where_not() ->
     assert not short.shed
 
 
-def test_above_256_gpus_it_goes_by_parts_and_stays_near_the_bound() -> None:
+def test_with_many_gpus_it_goes_by_parts_and_stays_near_the_bound() -> None:
     task = problem((120.0, 50.0, 30.0), (2, 4, 8), (NodeShape("H100", 8, 64),))
     plan = solve(task, Limits(time_s=5.0))
     assert not violations(task, plan)
