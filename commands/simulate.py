@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from collections.abc import Iterable
-from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,10 +14,9 @@ from commands.output import AsJson, fail, say
 
 if TYPE_CHECKING:
     from core.service import ServiceSpec
-    from simulator.case import Case
-    from simulator.report import Rates
-    from simulator.run import Ran
-    from simulator.trace import Arrival
+    from simulator.compare import Plan
+    from simulator.experiment import Experiment
+    from simulator.load import TraceLoad, TraceRows
 
 
 def simulate(
@@ -32,83 +29,94 @@ def simulate(
     policies: Annotated[str, typer.Option(help="Which, separated by commas, or all.")] = "all",
     config: Annotated[Path | None, typer.Option(help="YAML configuration whose pools joulegate holds.")] = None,
     predictor: Annotated[str, typer.Option(help="oracle, live, or the accuracy of a predictor.")] = "0.81",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another promise, cost or size.")
+    ] = None,
+    sweep: Annotated[
+        str | None, typer.Option(metavar="KEY=V1,V2,...", help="One comparison per value of a key of --set.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same figures.")] = 0,
+    seeds: Annotated[int, typer.Option(help="Repeats, with this many seeds from --seed on: means and intervals.")] = 1,
     start: Annotated[float, typer.Option(help="Minutes of the trace to skip.")] = 0.0,
     minutes: Annotated[float | None, typer.Option(help="Minutes of the trace to take. Default: all.")] = None,
-    usd_per_gpu_hour: Annotated[float | None, typer.Option(help="Adds cost_usd.")] = None,
-    gco2_per_kwh: Annotated[float | None, typer.Option(help="Adds gco2.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for report.json.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes. Default: one per core.")] = None,
+    bound: Annotated[bool, typer.Option(help="Compute what nobody can spend less than.")] = True,
+    usd_per_gpu_hour: Annotated[float, typer.Option(help="Default: from DynamoLLM's saving.")] = 11.06,
+    usd_per_kwh: Annotated[float, typer.Option(help="Default: CAISO's mean price of 2024.")] = 0.0407,
+    gco2_per_kwh: Annotated[float, typer.Option(help="Default: CAISO's mean intensity of 2022.")] = 240.9,
+    out: Annotated[Path | None, typer.Option(help="Folder for report.json, report.html and pictures.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Simulate a trace on emulated engines with the router, queue and controller that serve. Energy is modelled."""
-    from profiles.engine_model import load_engine_model
-    from simulator.case import make_case, shipped_service
-    from simulator.registry import POLICIES
-    from simulator.report import Rates, table
+    from simulator.compare import Plan
+    from simulator.load import TraceLoad, read_rows
+    from simulator.report import Rates
     from simulator.trace import TraceError
-    from simulator.trace_formats import Excluded, open_trace
-    from simulator.trace_scale import scaled, sliced
+    from simulator.whatif import apply_all
 
-    names = tuple(policy.name for policy in POLICIES)
-    chosen = names if policies == "all" else tuple(name.strip() for name in policies.split(","))
-    if unknown := [name for name in chosen if name not in names]:
-        fail(f"unknown policy {', '.join(unknown)}; known: {', '.join(names)}", 2)
-    if not scale > 0 or start < 0 or (minutes is not None and not minutes > 0) or (gpus is not None and gpus < 1):
-        fail("--scale, --minutes and --gpus must be positive, --start not negative", 2)
-    spec = shipped_service(service) if config is None else _configured(config, service)
-    excluded = Excluded()
-    simulated: list[int] = []  # requests of each run, tried ones included
-
-    def read() -> Iterable[Arrival]:
-        whole = open_trace(trace, Excluded(), spec.context_tokens)
-        return sliced(whole, start * 60, float("inf") if minutes is None else minutes * 60)
-
+    if seeds < 1 or (jobs is not None and jobs < 1):
+        fail("--seeds and --jobs must be positive", 2)
+    if start < 0 or (minutes is not None and not minutes > 0):
+        fail("--minutes must be positive, --start not negative", 2)
+    plan = Plan(
+        _chosen(policies), tuple(range(seed, seed + seeds)), Rates(usd_per_gpu_hour, usd_per_kwh, gco2_per_kwh),
+        jobs or os.cpu_count() or 1, sampled=out is not None, bound=bound and find_spec("simulator.bounds") is not None,
+    )  # fmt: skip
+    flags = [f"scale={scale:g}", f"predictor={predictor}", *([] if gpus is None else [f"gpus={gpus}"])]
+    load = TraceLoad(trace, start * 60, float("inf") if minutes is None else minutes * 60)
     try:
-        model = load_engine_model(spec.profile or spec.name)
-        for _ in open_trace(trace, excluded, spec.context_tokens):
-            pass
-        case = make_case(spec, model, lambda: scaled(read, scale, seed), predictor=predictor, seed=seed)
-        case = replace(case, on_ran=lambda ran: simulated.append(ran.tally.total_arrived))
-        started = os.times()
-        rows = _run(case, chosen, gpus, Rates(usd_per_gpu_hour, gco2_per_kwh))
-        ended = os.times()
+        base = apply_all(_experiment(service, config, load), [*flags, *(settings or ())])
+        labels, experiments = _swept(base, sweep)
+        rows = read_rows(trace, min(one.spec.context_tokens for one in experiments))
+        reports, sim = _run(experiments, rows, plan)
     except (TraceError, OSError, ValueError) as error:
         fail(str(error), 2)
-    facts, cpu_s = case.facts, ended.user + ended.system - started.user - started.system
-    sim = {"cpu_s": cpu_s, "runs": len(simulated), "requests_per_cpu_s": sum(simulated) / cpu_s if cpu_s else None}
-    report: dict[str, object] = {
-        "trace": {
-            "requests": facts.requests, "duration_s": facts.duration_s, "scale": scale,
-            "excluded_empty": excluded.empty, "excluded_too_long": excluded.too_long,
-        },
-        "service": spec.name, "predictor": predictor, "seed": seed, "sim": sim, "policies": rows,
-    }  # fmt: skip
+    found: dict[str, Any]
+    if labels is None:
+        found = {**reports[0], "sim": sim}
+    else:
+        key = (sweep or "").partition("=")[0].strip()
+        found = {"sweep": key, "values": dict(zip(labels, reports, strict=True)), "sim": sim}
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "report.json").write_text(json.dumps(report, indent=1) + "\n")
-    say(json.dumps(report) if as_json else table(rows))
+        _write(out, found)
+    say(json.dumps(found) if as_json else _text(found))
 
 
-def _run(case: Case, chosen: tuple[str, ...], gpus: int | None, rates: Rates) -> dict[str, dict[str, object]]:
-    from simulator.policies import fewest
-    from simulator.registry import policy_of
-    from simulator.report import figures
+def _run(experiments: list[Experiment], rows: TraceRows, plan: Plan) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    from commands.progress import Bar
+    from simulator.compare import compare
+    from simulator.document import document, sim
 
-    found: dict[str, Ran] = {}
-    if "singlepool" in chosen or gpus is None:
-        _note("singlepool: looking for the fewest static instances")
-        sized = fewest(case, _note)
-        if not sized.kept:
-            _note(f"singlepool: not even {sized.instances} instances keep the promise of every class")
-        case = replace(case, static_instances=sized.instances)
-        found["singlepool"] = sized.ran
-        gpus = sized.instances * case.tp if gpus is None else gpus
-    assert gpus is not None
-    for name in chosen:
-        if name not in found:
-            _note(f"{name}: running")
-            found[name] = policy_of(name).run(case, gpus, _note)
-    return {name: figures(found[name], rates) for name in chosen}
+    with Bar() as bar:
+        compared = compare(experiments, rows, plan, bar.note, bar.done)
+    return [document(one, plan, rows.excluded) for one in compared], {**sim(compared), "jobs": plan.jobs}
+
+
+def _chosen(policies: str) -> tuple[str, ...]:
+    from simulator.registry import POLICIES
+
+    names = tuple(policy.name for policy in POLICIES)
+    chosen = names if policies == "all" else tuple(dict.fromkeys(name.strip() for name in policies.split(",")))
+    if unknown := [name for name in chosen if name not in names]:
+        fail(f"unknown policy {', '.join(unknown)}; known: {', '.join(names)}", 2)
+    return chosen
+
+
+def _swept(base: Experiment, sweep: str | None) -> tuple[list[str] | None, list[Experiment]]:
+    from simulator.whatif import change, swept
+
+    if sweep is None:
+        return None, [base]
+    key, values = swept(sweep)
+    return values, [change(base, key, value) for value in values]
+
+
+def _experiment(service: str, config: Path | None, load: TraceLoad) -> Experiment:
+    from simulator.case import shipped_service
+    from simulator.experiment import Experiment
+
+    spec = shipped_service(service) if config is None else _configured(config, service)
+    return Experiment(spec, load)
 
 
 def _configured(config: Path, service: str) -> ServiceSpec:
@@ -126,5 +134,19 @@ def _configured(config: Path, service: str) -> ServiceSpec:
     return specs[service]
 
 
-def _note(text: str) -> None:
-    print(text, file=sys.stderr)  # noqa: T201
+def _reports(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """By title."""
+    if "sweep" in found:
+        return {f"{found['sweep']} = {value}": report for value, report in found["values"].items()}
+    return {"": found}
+
+
+def _text(found: dict[str, Any]) -> str:
+    from simulator.document import summary
+
+    return "\n\n".join(summary(title, report) for title, report in _reports(found).items())
+
+
+def _write(out: Path, found: dict[str, Any]) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "report.json").write_text(json.dumps(found, indent=1) + "\n")

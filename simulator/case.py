@@ -14,8 +14,9 @@ from profiles.engine_model import EngineModel
 from simulator.cluster import Costs, costs_of
 from simulator.lengths import Confused, Declared, Lengths, Oracle, Usual, even_confusion, usual_lengths
 from simulator.request_life import Door, PoolOf, pool_by_output
-from simulator.run import Ran, Setup, simulate
+from simulator.run import TICK_S, Ran, Setup, simulate
 from simulator.tally import Tally
+from simulator.timeline import Timeline
 from simulator.trace import Arrival
 
 CONTEXT_TOKENS = 16_384
@@ -74,6 +75,10 @@ class Case:
     seed: int = 0
     door: Door = field(default_factory=Door)
     static_instances: int | None = None  # singlepool's answer, once it is known
+    pools: int | None = None  # how many, where the policy is free to choose; None = its own number
+    power_cap_w: float | None = None  # of the cluster; a policy may ignore it, the report does not
+    tick_s: float = TICK_S
+    sample_s: float | None = None  # how often runs are sampled for their pictures; None = not at all
     on_ran: Callable[[Ran], None] = lambda ran: None  # told of every run, tried ones included
 
     @property
@@ -110,10 +115,11 @@ class Case:
 
     def setup(self, pools: tuple[PoolSpec, ...], gpus: int, pool_of: PoolOf = pool_by_output) -> Setup:
         spec = replace(self.spec, pools=pools)
-        return Setup(spec, self.model, gpus, self.costs, self.lengths, self.door, pool_of, self.seed)
+        return Setup(spec, self.model, gpus, self.costs, self.lengths, self.door, pool_of, self.seed, self.tick_s)
 
     def run(self, setup: Setup, hopeless: Callable[[Tally], bool] | None = None) -> Ran:
-        ran = simulate(setup, self.open_trace(), hopeless=hopeless)
+        timeline = Timeline(self.sample_s) if self.sample_s else None
+        ran = simulate(setup, self.open_trace(), hopeless=hopeless, timeline=timeline)
         self.on_ran(ran)
         return ran
 

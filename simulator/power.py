@@ -42,6 +42,10 @@ class PowerMeter:
         whole = sorted(self.per_bin_j[:-1] or self.per_bin_j)
         return whole[max(1, math.ceil(q * len(whole))) - 1] / self.bin_s
 
+    def share_above(self, watts: float) -> float:
+        """Of the time: bins whose mean lies above `watts`."""
+        return sum(joules > watts * self.bin_s for joules in self.per_bin_j) / len(self.per_bin_j)
+
 
 @dataclass(slots=True)
 class GpuSeconds:

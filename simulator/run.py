@@ -22,6 +22,7 @@ from simulator.request_life import Door, PoolOf, RequestLife, pool_by_output
 from simulator.sequence import EngineCounters
 from simulator.step_costs import CostBook
 from simulator.tally import Tally
+from simulator.timeline import Timeline
 from simulator.trace import Arrival
 from simulator.world import World
 
@@ -58,6 +59,7 @@ class Ran:
     counters: EngineCounters
     in_flight: int
     happened: int
+    timeline: Timeline | None = None
 
     @property
     def bare_j(self) -> float:
@@ -93,6 +95,7 @@ def simulate(
     disturb: Disturb = lambda world, cluster: None,
     hopeless: Callable[[Tally], bool] | None = None,
     recorder: Recorder | None = None,
+    timeline: Timeline | None = None,
 ) -> Ran:
     """Runs to the last completion. `hopeless` is asked after each miss and ends the run early when it says so."""
     world = World()
@@ -110,6 +113,8 @@ def simulate(
     clock = SimClock(world)
     controller = Controller(cluster, clock, recorder or NullRecorder(), interval_s=setup.tick_s)
     cluster.start_ready()
+    if timeline is not None:
+        timeline.attach(world, cluster)
     disturb(world, cluster)
     life.begin(iter(trace), cluster)
     run_simulated(controller.run())
@@ -119,7 +124,7 @@ def simulate(
     cluster.stock.until(world.now_s)
     ran = Ran(
         setup, world.now_s, tally, tuple(cluster.energy()), cluster.meter, cluster.stock.seconds, cluster.switches,
-        cluster.counters(), len(life.flights), world.happened,
+        cluster.counters(), len(life.flights), world.happened, timeline,
     )  # fmt: skip
     if not ran.in_flight:
         check_books(ran)

@@ -41,6 +41,7 @@ class Tally:
         self.output_tokens = 0  # of completed requests
         self.cut_tokens = 0  # generated for requests that did not complete
         self.retried = 0
+        self.migrations = 0  # running answers that were moved to another instance
         self._edges = spec.edges
         self._ttft_limit_s = [spec.slo.ttft_s[size] for size in SIZES]
         self._on_missed = on_missed

@@ -12,7 +12,7 @@ import math
 import random
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import NormalDist
 
@@ -37,6 +37,10 @@ class Shape:
     output_tokens: tuple[int, ...]
     rank_correlation: float
     week: tuple[float, ...] = FLAT
+
+    def scaled(self, factor: float) -> Shape:
+        """That many times the requests; as with copies laid over each other, counts stay as dispersed as they are."""
+        return replace(self, rate_rps=self.rate_rps * factor)
 
 
 def fit(trace: Iterable[Arrival], week: tuple[float, ...] = FLAT) -> Shape:

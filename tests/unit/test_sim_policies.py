@@ -1,17 +1,12 @@
 """What policies share, how many instances they need, and the command that prints it."""
 
-import json
 import random
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-import typer
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from commands.simulate import simulate
 from core.service import CLASSES, Edges, Slo
 from pools.shape import step_tokens
 from profiles.engine_model import load_engine_model
@@ -136,13 +131,14 @@ def test_a_predictor_has_an_accuracy() -> None:
     assert case(predictor="live").lengths().predict(Arrival(0.0, 5, 5), 100).q90_tokens <= 100
 
 
-def test_figures_leave_out_what_is_not_known() -> None:
+def test_figures_add_up() -> None:
     ran = joulegate(case(rps=2.0, seconds=60.0), 8, quiet)
-    bare, told = figures(ran, Rates()), figures(ran, Rates(2.0, 400.0))
-    assert "cost_usd" not in bare and "gco2" not in bare and "bound_kwh" not in bare
-    assert told["cost_usd"] == pytest.approx(2.0 * ran.gpu_s.held / 3600)
-    assert told["gco2"] == pytest.approx(400.0 * ran.joules / 3.6e6)
-    assert bare["energy_kwh"] == pytest.approx(sum(bare["energy_by_cause"].values()))  # type: ignore[attr-defined]
+    row = figures(ran, Rates(2.0, 0.5, 400.0), power_cap_w=1.0)
+    kwh = ran.joules / 3.6e6
+    assert row["cost_usd"] == pytest.approx(2.0 * ran.gpu_s.held / 3600 + 0.5 * kwh)
+    assert row["gco2"] == pytest.approx(400.0 * kwh) and row["over_power_cap"] == 1.0
+    assert row["energy_kwh"] == pytest.approx(sum(row["energy_by_cause"].values()))
+    assert figures(ran, Rates(), power_cap_w=1e9)["over_power_cap"] == 0.0
 
 
 def test_watts_over_time_add_up() -> None:
@@ -160,86 +156,3 @@ def test_watts_over_time_add_up() -> None:
     assert list(meter.per_bin_j) == pytest.approx([50.0, 100.0, 100.0, 25.0 + 600 * 0.75, 600.0])
     assert meter.joules == pytest.approx(sum(meter.per_bin_j)) and meter.watts_quantile(0.5) == pytest.approx(100.0)
     assert (stock.seconds.held, stock.seconds.bare, stock.seconds.given_back) == pytest.approx((36.0, 14.0, 44.0))
-
-
-@pytest.fixture
-def app() -> typer.Typer:
-    app = typer.Typer()
-    app.command()(simulate)
-    return app
-
-
-def azure(path: Path, arrivals: list[Arrival]) -> Path:
-    rows = [
-        f"2023-11-16 18:{int(a.at_s) // 60:02d}:{a.at_s % 60:010.7f},{a.input_tokens},{a.output_tokens}"
-        for a in arrivals
-    ]
-    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "\n".join(rows) + "\n")
-    return path
-
-
-def test_the_command_prints_one_json_object(app: typer.Typer, tmp_path: Path) -> None:
-    path = azure(tmp_path / "trace.csv", [*trace(2, 3.0, 60.0), Arrival(61.0, 16_380, 10)])
-    arguments = [
-        str(path),
-        "--service",
-        "llama-2-70b",
-        "--scale",
-        "1.5",
-        "--seed",
-        "3",
-        "--json",
-        "--out",
-        str(tmp_path / "o"),
-    ]
-    reports = []
-    for _ in range(2):
-        done = CliRunner().invoke(app, arguments)
-        assert done.exit_code == 0, done.output
-        reports.append(json.loads(done.stdout))
-        reports[-1].pop("sim")
-    assert reports[0] == reports[1]
-    report = json.loads((tmp_path / "o/report.json").read_text())
-    assert report["policies"] == reports[0]["policies"] and set(report["policies"]) == {
-        "singlepool",
-        "multipool",
-        "joulegate",
-    }
-    assert report["trace"]["excluded_too_long"] == 1 and report["trace"]["scale"] == 1.5
-    assert report["sim"]["requests_per_cpu_s"] > 0
-    keys = {"energy_kwh", "energy_owned_kwh", "energy_by_cause", "j_per_good_token", "ttft_p50_s", "ttft_p99_s", "tbt_p99_s",
-            "attainment", "attainment_all", "gpu_hours", "switches_per_hour_per_100_gpus", "shed"}  # fmt: skip
-    assert all(keys <= set(row) for row in report["policies"].values())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--policies", "magic"], "known: singlepool"),
-        (["--scale", "0"], "positive"),
-        (["--service", "nothing"], "nothing"),
-        (["--predictor", "perhaps"], "predictor"),
-    ],
-)
-def test_wrong_usage_exits_with_2(app: typer.Typer, tmp_path: Path, arguments: list[str], says: str) -> None:
-    path = azure(tmp_path / "trace.csv", trace(2, 3.0, 10.0))
-    done = CliRunner().invoke(app, [str(path), "--service", "llama-2-70b", *arguments])
-    assert done.exit_code == 2 and says in done.output
-
-
-def test_a_file_that_is_no_trace_exits_with_2(app: typer.Typer, tmp_path: Path) -> None:
-    (tmp_path / "no.csv").write_text("a,b\n")
-    done = CliRunner().invoke(app, [str(tmp_path / "no.csv"), "--service", "llama-2-70b"])
-    assert done.exit_code == 2 and "no.csv:1:" in done.output
-    done = CliRunner().invoke(app, [str(tmp_path / "absent.csv"), "--service", "llama-2-70b"])
-    assert done.exit_code == 2 and "absent.csv" in done.output
-
-
-def test_the_operators_pools_are_held(app: typer.Typer, tmp_path: Path) -> None:
-    path = azure(tmp_path / "trace.csv", trace(2, 2.0, 30.0))
-    arguments = [str(path), "--service", "llama-3.1-70b", "--config", "configs/dev.yaml", "--gpus", "16",
-                 "--policies", "joulegate", "--json"]  # fmt: skip
-    done = CliRunner().invoke(app, arguments)
-    assert done.exit_code == 0, done.output
-    row = json.loads(done.stdout)["policies"]["joulegate"]
-    assert row["instances"] == {"short": 1, "medium": 1, "long": 1} and row["gpus"] == 16

@@ -1,0 +1,134 @@
+"""A comparison as one JSON document. Owns its layout and the table for people; a policy's row is report.py's.
+
+Everything but `sim` follows from the questions and their seeds, byte for byte."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from simulator.compare import Compared, Plan
+from simulator.load import TraceLoad
+from simulator.registry import policy_of
+from simulator.repeats import together
+from simulator.trace_formats import Excluded
+
+TIMES = (("times_bound", "bound_kwh"), ("times_fluid_bound", "fluid_bound_kwh"))
+COLUMNS = (
+    ("GPUs", "gpus", 0), ("kWh", "energy_kwh", 3), ("owned kWh", "energy_owned_kwh", 3), ("x bound", "times_bound", 2),
+    ("x fluid", "times_fluid_bound", 2), ("J/good tok", "j_per_good_token", 2), ("W p50", "watts_p50", 0),
+    ("W p99", "watts_p99", 0), ("TTFT p50", "ttft_p50_s", 3), ("p90", "ttft_p90_s", 3), ("p99", "ttft_p99_s", 3),
+    ("TBT p50", "tbt_p50_s", 4), ("p90", "tbt_p90_s", 4), ("p99", "tbt_p99_s", 4), ("attained", "attainment_all", 4),
+    ("worst class", "worst", 4), ("GPU-h", "gpu_hours", 1), ("switch/h/100", "switches_per_hour_per_100_gpus", 1),
+    ("moved", "migrations", 0), ("shed", "shed", 0), ("USD", "cost_usd", 2), ("gCO2", "gco2", 0),
+)  # fmt: skip
+
+
+def document(compared: Compared, plan: Plan, excluded: Excluded) -> dict[str, Any]:
+    experiment, first = compared.experiment, plan.seeds[0]
+    facts, load = compared.facts[first], experiment.load
+    rows = {name: [_bounded(compared, seed, row) for seed, row in found.items()]
+            for name, found in compared.rows.items()}  # fmt: skip
+    found: dict[str, Any] = {
+        "trace": {
+            "requests": facts.requests,
+            "duration_s": facts.duration_s,
+            "scale": load.scale if isinstance(load, TraceLoad) else 1.0,
+            "tokens_per_s": (facts.input_tokens + facts.output_tokens) / max(1.0, facts.duration_s),
+            "excluded_empty": excluded.empty,
+            "excluded_too_long": excluded.too_long,
+        },
+        "service": experiment.spec.name,
+        "slo": {"ttft_s": dict(experiment.spec.slo.ttft_s), "tbt_s": experiment.spec.slo.tbt_s},
+        "edges": {"input": list(experiment.spec.edges.input), "output": list(experiment.spec.edges.output)},
+        "predictor": experiment.predictor,
+        "seed": first,
+        "seeds": list(plan.seeds),
+        "gpus": compared.gpus[first],
+        "static_instances": compared.static.get(first, experiment.static_instances),
+        "rates": {
+            "usd_per_gpu_hour": plan.rates.usd_per_gpu_hour,
+            "usd_per_kwh": plan.rates.usd_per_kwh,
+            "gco2_per_kwh": plan.rates.gco2_per_kwh,
+        },
+    }
+    bounds = [compared.bounds[seed] for seed in plan.seeds if seed in compared.bounds]
+    found |= together(bounds) if bounds else {"bound_kwh": None, "fluid_bound_kwh": None}
+    found["policies"] = {name: {**together(seeds), "source": policy_of(name).source} for name, seeds in rows.items()}
+    if len(plan.seeds) > 1:
+        found["by_seed"] = {
+            str(seed): {name: rows[name][number] for name in rows} for number, seed in enumerate(plan.seeds)
+        }
+    return found
+
+
+def sim(all_compared: Sequence[Compared]) -> dict[str, Any]:
+    """What the simulating itself took: the one part that differs from run to run."""
+    cpu_s = sum(one.cpu_s for one in all_compared)
+    requests = sum(one.requests for one in all_compared)
+    runs = sum(one.runs for one in all_compared)
+    return {
+        "requests_per_cpu_s": requests / cpu_s if cpu_s else None, "cpu_s": cpu_s, "requests": requests, "runs": runs,
+    }  # fmt: skip
+
+
+def _bounded(compared: Compared, seed: int, row: dict[str, Any]) -> dict[str, Any]:
+    bounds = compared.bounds.get(seed, {})
+    found = {}
+    for name, bound in TIMES:
+        kwh = bounds.get(bound)
+        found[name] = row["energy_kwh"] / kwh if kwh else None
+    judged = [one["attainment"] for one in row["by_class"].values() if one["requests"] >= 100]
+    return {**row, **found, "worst_class_attainment": min(judged, default=None)}
+
+
+def table_rows(policies: dict[str, dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """(heads, a row of cells per policy)."""
+    heads = ["policy", *(head for head, _, _ in COLUMNS)]
+    lines = []
+    for name, row in policies.items():
+        lines.append([name, *(_text(row, key, digits) for _, key, digits in COLUMNS)])
+    return heads, lines
+
+
+def summary(title: str, found: dict[str, Any]) -> str:
+    """The comparison as text."""
+    trace = found["trace"]
+    bounds = ", ".join(
+        f"{name} {_number(found[key], 3)} kWh" for name, key in (("bound", "bound_kwh"), ("fluid", "fluid_bound_kwh"))
+    )
+    left_out = trace["excluded_empty"] + trace["excluded_too_long"]
+    head = (
+        f"{title + ': ' if title else ''}{trace['requests']} requests in {trace['duration_s']:.0f} s, "
+        f"{trace['tokens_per_s']:.0f} tokens/s, {left_out} left out; {found['gpus']} GPUs; {bounds}; energy is modelled"
+    )
+    return f"{head}\n\n{table(found)}"
+
+
+def table(found: dict[str, Any]) -> str:
+    """A line per policy, then attainment by class."""
+    heads, lines = table_rows(found["policies"])
+    parts = [aligned([heads, *lines])]
+    classes = list(dict.fromkeys(name for row in found["policies"].values() for name in row["attainment"]))
+    by_class = [
+        [name, *(_number(row["attainment"].get(one), 4) for one in classes)] for name, row in found["policies"].items()
+    ]
+    parts.append(aligned([["attainment", *classes], *by_class]))
+    return "\n\n".join(parts)
+
+
+def aligned(lines: list[list[str]]) -> str:
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+
+
+def _text(row: dict[str, Any], key: str, digits: int) -> str:
+    text = _number(row.get("worst_class_attainment" if key == "worst" else key), digits)
+    interval = row.get("ci95", {}).get(key)
+    if key == "energy_kwh" and interval:
+        text += f" +-{(interval[1] - interval[0]) / 2:.{digits}f}"
+    return text
+
+
+def _number(value: object, digits: int) -> str:
+    return f"{value:.{digits}f}" if isinstance(value, float | int) else "-"
