@@ -49,8 +49,10 @@ def simulate(
 ) -> None:
     """Simulate a trace on emulated engines with the router, queue and controller that serve. Energy is modelled."""
     from simulator.compare import Plan
+    from simulator.document import summary
     from simulator.load import TraceLoad, read_rows
     from simulator.report import Rates
+    from simulator.report_files import write
     from simulator.trace import TraceError
     from simulator.whatif import apply_all
 
@@ -68,28 +70,34 @@ def simulate(
         base = apply_all(_experiment(service, config, load), [*flags, *(settings or ())])
         labels, experiments = _swept(base, sweep)
         rows = read_rows(trace, min(one.spec.context_tokens for one in experiments))
-        reports, sim = _run(experiments, rows, plan)
+        reports, timelines, sim = _run(experiments, rows, plan)
     except (TraceError, OSError, ValueError) as error:
         fail(str(error), 2)
     found: dict[str, Any]
     if labels is None:
-        found = {**reports[0], "sim": sim}
+        found, titles = {**reports[0], "sim": sim}, [""]
     else:
         key = (sweep or "").partition("=")[0].strip()
         found = {"sweep": key, "values": dict(zip(labels, reports, strict=True)), "sim": sim}
+        titles = [f"{key} = {label}" for label in labels]
+    titled = dict(zip(titles, reports, strict=True))
     if out is not None:
-        _write(out, found)
-    say(json.dumps(found) if as_json else _text(found))
+        write(out, found, titled, dict(zip(titles, timelines, strict=True)))
+    say(json.dumps(found) if as_json else "\n\n".join(summary(title, one) for title, one in titled.items()))
 
 
-def _run(experiments: list[Experiment], rows: TraceRows, plan: Plan) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _run(
+    experiments: list[Experiment], rows: TraceRows, plan: Plan
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any]]:
+    """Reports, timelines by policy, and what it took."""
     from commands.progress import Bar
     from simulator.compare import compare
     from simulator.document import document, sim
 
     with Bar() as bar:
         compared = compare(experiments, rows, plan, bar.note, bar.done)
-    return [document(one, plan, rows.excluded) for one in compared], {**sim(compared), "jobs": plan.jobs}
+    reports = [document(one, plan, rows.excluded) for one in compared]
+    return reports, [one.timelines for one in compared], {**sim(compared), "jobs": plan.jobs}
 
 
 def _chosen(policies: str) -> tuple[str, ...]:
@@ -132,21 +140,3 @@ def _configured(config: Path, service: str) -> ServiceSpec:
     if not specs[service].profile:
         fail(f"{config}: service {service} names no profile, so there is nothing to simulate it with", 2)
     return specs[service]
-
-
-def _reports(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """By title."""
-    if "sweep" in found:
-        return {f"{found['sweep']} = {value}": report for value, report in found["values"].items()}
-    return {"": found}
-
-
-def _text(found: dict[str, Any]) -> str:
-    from simulator.document import summary
-
-    return "\n\n".join(summary(title, report) for title, report in _reports(found).items())
-
-
-def _write(out: Path, found: dict[str, Any]) -> None:
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "report.json").write_text(json.dumps(found, indent=1) + "\n")

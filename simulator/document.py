@@ -4,7 +4,7 @@ Everything but `sim` follows from the questions and their seeds, byte for byte."
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simulator.compare import Compared, Plan
@@ -82,7 +82,7 @@ def _bounded(compared: Compared, seed: int, row: dict[str, Any]) -> dict[str, An
     return {**row, **found, "worst_class_attainment": min(judged, default=None)}
 
 
-def table_rows(policies: dict[str, dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+def table_rows(policies: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     """(heads, a row of cells per policy)."""
     heads = ["policy", *(head for head, _, _ in COLUMNS)]
     lines = []
@@ -91,30 +91,28 @@ def table_rows(policies: dict[str, dict[str, Any]]) -> tuple[list[str], list[lis
     return heads, lines
 
 
-def summary(title: str, found: dict[str, Any]) -> str:
+def summary(title: str, found: Mapping[str, Any]) -> str:
     """The comparison as text."""
-    trace = found["trace"]
-    bounds = ", ".join(
-        f"{name} {_number(found[key], 3)} kWh" for name, key in (("bound", "bound_kwh"), ("fluid", "fluid_bound_kwh"))
-    )
-    left_out = trace["excluded_empty"] + trace["excluded_too_long"]
-    head = (
-        f"{title + ': ' if title else ''}{trace['requests']} requests in {trace['duration_s']:.0f} s, "
-        f"{trace['tokens_per_s']:.0f} tokens/s, {left_out} left out; {found['gpus']} GPUs; {bounds}; energy is modelled"
-    )
-    return f"{head}\n\n{table(found)}"
-
-
-def table(found: dict[str, Any]) -> str:
-    """A line per policy, then attainment by class."""
+    head = f"{title}: {headline(found)}" if title else headline(found)
     heads, lines = table_rows(found["policies"])
-    parts = [aligned([heads, *lines])]
-    classes = list(dict.fromkeys(name for row in found["policies"].values() for name in row["attainment"]))
-    by_class = [
-        [name, *(_number(row["attainment"].get(one), 4) for one in classes)] for name, row in found["policies"].items()
-    ]
-    parts.append(aligned([["attainment", *classes], *by_class]))
-    return "\n\n".join(parts)
+    class_heads, by_class = attainment_rows(found["policies"])
+    return "\n\n".join((head, aligned([heads, *lines]), aligned([class_heads, *by_class])))
+
+
+def headline(found: Mapping[str, Any]) -> str:
+    trace = found["trace"]
+    left_out = trace["excluded_empty"] + trace["excluded_too_long"]
+    return (
+        f"{trace['requests']} requests in {trace['duration_s']:.0f} s, {trace['tokens_per_s']:.0f} tokens/s, "
+        f"{left_out} left out; {found['gpus']} GPUs; bound {_number(found['bound_kwh'], 3)} kWh, "
+        f"fluid {_number(found['fluid_bound_kwh'], 3)} kWh; energy is modelled"
+    )
+
+
+def attainment_rows(policies: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
+    classes = list(dict.fromkeys(name for row in policies.values() for name in row["attainment"]))
+    lines = [[name, *(_number(row["attainment"].get(one), 4) for one in classes)] for name, row in policies.items()]
+    return ["attainment", *classes], lines
 
 
 def aligned(lines: list[list[str]]) -> str:

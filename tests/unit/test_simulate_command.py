@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,23 @@ def test_the_same_seed_gives_the_same_bytes_in_any_number_of_processes(app: type
         written.append({file.name: file.read_bytes() for file in out.iterdir() if file.name != "report.json"})
         written[-1]["report"] = json.dumps(report).encode()
     assert written[0] == written[1] == written[2] and len(written[0]["report"]) > 1000
+
+
+def test_the_page_needs_nothing_from_elsewhere(app: typer.Typer, tmp_path: Path) -> None:
+    path = azure(tmp_path / "trace.csv", trace(2, 3.0, 40.0))
+    report = run(app, path, *FEW, "--out", str(tmp_path / "o"))
+    page = (tmp_path / "o/report.html").read_text()
+    assert page.count("<svg") == 4 and "singlepool over time" in page
+    assert not re.findall(r'(?:src|href)="(?!#)', page) and "<script" not in page and "@import" not in page
+    timelines = json.loads((tmp_path / "o/timelines.json").read_text())[""]
+    assert set(timelines) == set(report["policies"]) == {"singlepool", "joulegate"}
+    columns = timelines["singlepool"]
+    passed = [b - a for a, b in zip([0.0, *columns["at_s"]], columns["at_s"])]
+    joules = sum(w * s for watts in columns["watts"].values() for w, s in zip(watts, passed))
+    whole = report["policies"]["singlepool"]
+    assert 0.8 < joules / 3.6e6 / whole["energy_kwh"] <= 1.0  # all but what follows the last sample
+    assert columns["instances"]["state"] == {"ready": [report["static_instances"]] * len(passed)}
+    assert set(columns["clock_mhz"]["all"]) == {1980}
 
 
 def test_repeats_give_means_and_intervals(app: typer.Typer, tmp_path: Path) -> None:
