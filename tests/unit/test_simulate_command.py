@@ -81,8 +81,8 @@ def test_the_page_needs_nothing_from_elsewhere(app: typer.Typer, tmp_path: Path)
     timelines = json.loads((tmp_path / "o/timelines.json").read_text())[""]
     assert set(timelines) == set(report["policies"]) == {"singlepool", "joulegate"}
     columns = timelines["singlepool"]
-    passed = [b - a for a, b in zip([0.0, *columns["at_s"]], columns["at_s"])]
-    joules = sum(w * s for watts in columns["watts"].values() for w, s in zip(watts, passed))
+    passed = [b - a for a, b in zip([0.0, *columns["at_s"]], columns["at_s"], strict=False)]
+    joules = sum(w * s for watts in columns["watts"].values() for w, s in zip(watts, passed, strict=True))
     whole = report["policies"]["singlepool"]
     assert 0.8 < joules / 3.6e6 / whole["energy_kwh"] <= 1.0  # all but what follows the last sample
     assert columns["instances"]["state"] == {"ready": [report["static_instances"]] * len(passed)}
