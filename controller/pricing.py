@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from controller.loads import Load, Mix, rate
 from controller.problem import Column, Kind, Taken
@@ -29,7 +28,6 @@ MOST_USED = (
     0.7  # share of prefill time in use: above, the router falls behind M/G/k in the simulator (docs/optimiser.md)
 )
 HALVINGS = 16
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
