@@ -141,6 +141,8 @@ def engine(
     max_model_len: Annotated[int, typer.Option(help="Context length in tokens.")] = 8192,
     runner: Annotated[str, typer.Option(help="generate or pooling.")] = "generate",
     shutdown_timeout: Annotated[float, typer.Option(help="Seconds that running answers have to end at SIGTERM.")] = 0.0,
+    nvml_state: Annotated[str, typer.Option(help="File of emulated GPUs whose clock this engine follows.")] = "",
+    gpus: Annotated[str, typer.Option(help="Their UUIDs, with commas, as many as --tp.")] = "",
 ) -> None:
     """Run one emulated vLLM server. It speaks vLLM's HTTP; its text is made up and its times and watts are modelled."""
     import uvloop
@@ -159,6 +161,8 @@ def engine(
         max_model_len=max_model_len,
         runner=runner,
         shutdown_timeout_s=shutdown_timeout,
+        nvml_state=nvml_state,
+        gpus=gpus,
     )
     try:
         uvloop.run(run_engine(options))

@@ -1,16 +1,17 @@
-"""GPUs as NVML sees them: a protocol, its NVML implementation, and the one place where NVML's errors get our names.
+"""GPUs of a node: a protocol, its values and its errors. Devices are named by UUID: NVML's index is not CUDA's.
 
-Reads only: nothing here sets a clock, a limit or a mode. Devices are named by UUID, because NVML's index is not CUDA's.
+Two implementations: `pools/nvml.py` on NVML, `simulator/fake_gpu.py` on emulated GPUs where no C compiler can make a
+stand-in for NVML's library.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from core.errors import JoulegateError
+
+AMPERE = 7  # NVML's number of the architecture
 
 
 class GpuError(JoulegateError):
@@ -27,11 +28,13 @@ class NoGpu(GpuError):
 
 
 class NotPermitted(GpuError):
+    """Reads are anybody's, writes are root's."""
+
     code = "gpu_not_permitted"
 
 
 class NotSupported(GpuError):
-    """This GPU, or the machine that lends it, has no such reading."""
+    """This GPU, or the machine that lends it, has no such reading or setting."""
 
     code = "gpu_not_supported"
 
@@ -42,6 +45,12 @@ class GpuLost(GpuError):
     code = "gpu_lost"
 
 
+class DriverReloaded(GpuError):
+    """What was opened is stale, locks are gone and counters restarted; `reopen` may bring the GPUs back."""
+
+    code = "gpu_driver_reloaded"
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     uuid: str
@@ -49,103 +58,87 @@ class Device:
     driver: str
 
 
+@dataclass(frozen=True, slots=True)
+class Watts:
+    """Of this moment, and a mean over about a second; None where the GPU has no such reading."""
+
+    instant_w: float | None
+    average_w: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PowerLimit:
+    limit_w: float
+    lowest_w: float
+    highest_w: float
+
+
 class Gpu(Protocol):
-    """Every call may raise a GpuError."""
+    """Reads. Every call may raise a GpuError."""
 
     def devices(self) -> list[Device]: ...
 
-    def energy_j(self, uuid: str) -> float: ...
+    def energy_j(self, uuid: str) -> float:
+        """Since the driver was loaded."""
+        ...
 
-    def power_w(self, uuid: str) -> float: ...
+    def watts(self, uuid: str) -> Watts: ...
 
     def temperature_c(self, uuid: str) -> float: ...
 
-    def clock_mhz(self, uuid: str) -> int: ...
-
-    def supported_clocks_mhz(self, uuid: str) -> list[int]: ...
-
-
-class NvmlGpu:
-    """`with NvmlGpu() as gpu:`; NVML is loaded on entry and given back on exit."""
-
-    def __init__(self) -> None:
-        import pynvml  # a file of 330 kB: what measures no GPU does not load it
-
-        self._nvml: Any = pynvml
-        self._handles: dict[str, Any] = {}
-
-    def __enter__(self) -> NvmlGpu:
-        with self._named():
-            self._nvml.nvmlInit()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._handles.clear()
-        with self._named():
-            self._nvml.nvmlShutdown()
-
-    def devices(self) -> list[Device]:
-        nvml = self._nvml
-        with self._named():
-            driver = str(nvml.nvmlSystemGetDriverVersion())
-            handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-            return [Device(str(nvml.nvmlDeviceGetUUID(h)), str(nvml.nvmlDeviceGetName(h)), driver) for h in handles]
-
-    def energy_j(self, uuid: str) -> float:
-        return self._read(uuid, self._nvml.nvmlDeviceGetTotalEnergyConsumption) / 1e3
-
-    def power_w(self, uuid: str) -> float:
-        """A mean over one second on H100, of this moment on A100: for watching, never for a profile's watts."""
-        return self._read(uuid, self._nvml.nvmlDeviceGetPowerUsage) / 1e3
-
-    def temperature_c(self, uuid: str) -> float:
-        nvml = self._nvml
-        try:
-            return self._read(uuid, lambda handle: nvml.nvmlDeviceGetTemperatureV(handle, nvml.NVML_TEMPERATURE_GPU))
-        except NotSupported:
-            # Drivers before 570 have only the call that CUDA 14 drops.
-            return self._read(uuid, lambda handle: nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
-
     def clock_mhz(self, uuid: str) -> int:
-        nvml = self._nvml
-        return int(self._read(uuid, lambda handle: nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)))
+        """The SM clock now; an idle GPU's is low."""
+        ...
 
     def supported_clocks_mhz(self, uuid: str) -> list[int]:
         """SM clocks that go with the highest memory clock, ascending."""
-        nvml = self._nvml
-        with self._named():
-            handle = self._handle(uuid)
-            memory_mhz = max(nvml.nvmlDeviceGetSupportedMemoryClocks(handle))
-            return sorted(int(mhz) for mhz in nvml.nvmlDeviceGetSupportedGraphicsClocks(handle, memory_mhz))
+        ...
 
-    def _read(self, uuid: str, call: Callable[[Any], Any]) -> float:
-        with self._named():
-            return float(call(self._handle(uuid)))
+    def throttled(self, uuid: str) -> frozenset[str]:
+        """Why the clock is lower than asked; "gpu_idle" is one of the reasons."""
+        ...
 
-    def _handle(self, uuid: str) -> Any:
-        if uuid not in self._handles:
-            self._handles[uuid] = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
-        return self._handles[uuid]
-
-    @contextmanager
-    def _named(self) -> Iterator[None]:
-        try:
-            yield
-        except self._nvml.NVMLError as error:
-            raise _ours(self._nvml, error) from error
+    def power_limit(self, uuid: str) -> PowerLimit: ...
 
 
-def _ours(nvml: Any, error: Any) -> GpuError:
-    kinds: dict[int, type[GpuError]] = {
-        nvml.NVML_ERROR_LIBRARY_NOT_FOUND: NoGpu,
-        nvml.NVML_ERROR_DRIVER_NOT_LOADED: NoGpu,
-        nvml.NVML_ERROR_NOT_FOUND: NoGpu,
-        nvml.NVML_ERROR_INVALID_ARGUMENT: NoGpu,  # how a UUID that no device has is answered
-        nvml.NVML_ERROR_NO_PERMISSION: NotPermitted,
-        nvml.NVML_ERROR_NOT_SUPPORTED: NotSupported,
-        nvml.NVML_ERROR_FUNCTION_NOT_FOUND: NotSupported,
-        nvml.NVML_ERROR_GPU_IS_LOST: GpuLost,
-        nvml.NVML_ERROR_RESET_REQUIRED: GpuLost,
-        nvml.NVML_ERROR_UNINITIALIZED: GpuError,
-    }
-    return kinds.get(error.value, GpuError)(f"NVML: {error}")
+class GpuControl(Gpu, Protocol):
+    """Writes too. The node agent and its watchdog alone may hold one. Every call may raise a GpuError."""
+
+    def lock_clock(self, uuid: str, low_mhz: int, high_mhz: int) -> None:
+        """A value between two clocks of the table becomes one of them, silently."""
+        ...
+
+    def unlock_clock(self, uuid: str) -> None: ...
+
+    def set_power_limit_w(self, uuid: str, watts: float) -> None: ...
+
+    def reopen(self) -> None:
+        """After DriverReloaded."""
+        ...
+
+
+# NVML's bits (nvmlClocksEventReason*).
+REASONS = {
+    0x1: "gpu_idle",
+    0x2: "applications_clocks",
+    0x4: "sw_power_cap",
+    0x8: "hw_slowdown",
+    0x10: "sync_boost",
+    0x20: "sw_thermal",
+    0x40: "hw_thermal",
+    0x80: "hw_power_brake",
+    0x100: "display",
+}
+
+
+def reasons(bits: int) -> frozenset[str]:
+    return frozenset(name for bit, name in REASONS.items() if bits & bit)
+
+
+def told_apart(name: str, architecture: int, watts: float) -> Watts:
+    """What the one power reading of older drivers means: a mean over a second on Ampere and newer, but on GA100 (A100,
+    A800, A30) and everything older this moment's (NVIDIA's documentation of nvmlDeviceGetPowerUsage)."""
+    of_ga100 = any(card in name for card in ("A100", "A800", "A30 "))
+    if architecture >= AMPERE and not of_ga100:
+        return Watts(None, watts)
+    return Watts(watts, None)

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from core.clock import Clock
 from core.errors import UpstreamFailed
 from pools.connection import Wires
-from pools.gpu import Device, NoGpu, NvmlGpu
+from pools.gpu import Device, NoGpu
 from pools.launcher import place_of
 from pools.measure import About, ClockKnob
 from pools.measure_http import EmulatedKnob, HttpTarget, Instance, Server
 from pools.measure_thermal import Thermal
 from pools.meters import CpuSecondsMeter, EmulatedMeter, EnergyMeter, NvmlMeter
+from pools.nvml import NvmlGpu
 
 CONNECT_S = 5.0
 

@@ -25,6 +25,8 @@ def parse(arguments: list[str]) -> EngineOptions:
     parser.add_argument("--runner", choices=RUNNERS, default="generate")
     parser.add_argument("--shutdown-timeout", type=float, default=0.0, help="seconds to finish answers after SIGTERM")
     parser.add_argument("--start-delay", type=float, default=0.0, help="seconds before the port opens")
+    parser.add_argument("--nvml-state", default="", help="file of emulated GPUs whose clock this engine follows")
+    parser.add_argument("--gpus", default="", help="their UUIDs, with commas, as many as --tp")
     parser.add_argument("--api-key", default=None)
     values = vars(parser.parse_args(arguments))
     values["shutdown_timeout_s"] = values.pop("shutdown_timeout")

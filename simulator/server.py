@@ -10,6 +10,7 @@ import contextlib
 import signal
 from collections.abc import Generator
 from dataclasses import dataclass
+from pathlib import Path
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -18,6 +19,8 @@ from uvicorn.server import Server
 from core.clock import Clock, SystemClock
 from profiles.engine_model import load_engine_model
 from simulator.engine import Engine, EngineLimits
+from simulator.engine_gpus import EngineGpus
+from simulator.gpu_state import GpuState
 from simulator.server_admin import Admin
 from simulator.server_app import App
 from simulator.server_generate import Generation
@@ -45,6 +48,8 @@ class EngineOptions:
     api_key: str | None = None
     runner: str = "generate"
     shutdown_timeout_s: float = 0.0
+    nvml_state: str = ""  # a file of emulated GPUs: the clock is theirs, and they are told the watts
+    gpus: str = ""  # their UUIDs, with commas, as many as the TP
     start_delay_s: float = 0.0  # before the port opens, in real seconds: what loading weights would take
 
 
@@ -72,7 +77,16 @@ def build_loop(options: EngineOptions, tokenizer: Tokenizer, clock: Clock) -> En
     limits = EngineLimits(options.max_num_seqs, options.max_model_len, options.max_num_batched_tokens)
     speech = Speech.of(tokenizer.word_count)
     engine = Engine(load_engine_model(options.profile), options.tp, options.clock_mhz, limits, speech)
-    return EngineLoop(engine, clock, options.speed)
+    return EngineLoop(engine, clock, options.speed, _gpus(options, clock))
+
+
+def _gpus(options: EngineOptions, clock: Clock) -> EngineGpus | None:
+    if not options.nvml_state:
+        return None
+    uuids = [uuid for uuid in options.gpus.split(",") if uuid]
+    if len(uuids) != options.tp:
+        raise ValueError(f"TP{options.tp} needs as many GPUs of {options.nvml_state}, not {options.gpus or 'none'}")
+    return EngineGpus(GpuState(Path(options.nvml_state), clock), uuids)
 
 
 async def run_engine(options: EngineOptions) -> None:
@@ -109,6 +123,8 @@ async def run_engine(options: EngineOptions) -> None:
     finally:
         closing.cancel()
         stepping.cancel()
+        if loop.gpus is not None:
+            loop.gpus.leave()
 
 
 async def _close(stop: asyncio.Event, loop: EngineLoop, server: Server, timeout_s: float) -> None:

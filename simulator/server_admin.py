@@ -153,15 +153,19 @@ class Admin:
         clock_mhz = parse_object(await exchange.body()).get("clock_mhz")
         if not isinstance(clock_mhz, int) or clock_mhz <= 0:
             raise bad_request("clock_mhz must be a positive integer", "clock_mhz", clock_mhz)
+        if self._loop.gpus is not None:
+            raise bad_request("this engine follows the clock of its GPUs: set it through the node agent", "clock_mhz")
         self._loop.engine.set_clock(clock_mhz)
         await answer_json(exchange, {"clock_mhz": clock_mhz})
 
     async def state(self, exchange: Exchange) -> None:
         engine, now_s = self._loop.engine, self._loop.engine_s()
+        self._loop.follow_clock()
         state: dict[str, Any] = {
             "joules": engine.joules(now_s),
             "watts": engine.watts(now_s),
             "clock_mhz": engine.clock_mhz,
+            "gpus": list(self._loop.gpus.uuids) if self._loop.gpus is not None else [],
             "tp": engine.tp,
             "running": len(engine.running),
             "waiting": engine.waiting_count,

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from core.clock import Clock
 from simulator.engine import Ask, Engine, Running, StepResult
+from simulator.engine_gpus import EngineGpus
 from simulator.server_errors import shutting_down
 from simulator.server_metrics import Meters
 from simulator.server_outlet import Outlet, Ticket
@@ -22,8 +23,9 @@ IDLE_WAIT_S = 3600.0
 
 
 class EngineLoop:
-    def __init__(self, engine: Engine, clock: Clock, speed: float) -> None:
+    def __init__(self, engine: Engine, clock: Clock, speed: float, gpus: EngineGpus | None = None) -> None:
         self.engine = engine
+        self.gpus = gpus
         self.clock = clock
         self.speed = speed
         self.meters = Meters()
@@ -115,13 +117,31 @@ class EngineLoop:
         while True:
             if self._stalled():
                 due_s = None
+                self._rest()
                 await self.clock.sleep_until(self.clock.now_s() + IDLE_WAIT_S, wake=self._wake)
                 continue
             start_s = self._start(due_s)
-            result = self.engine.step(start_s)
+            result = self.step(start_s)
             due_s = start_s + result.duration_s
             await self.clock.sleep_until(self._origin_s + due_s / self.speed)
             self._publish(result, self._origin_s + due_s / self.speed)
+
+    def step(self, start_s: float) -> StepResult:
+        """One step, at the clock that the GPUs have now, if there are any; they are told its watts."""
+        self.follow_clock()
+        result = self.engine.step(start_s)
+        if self.gpus is not None:
+            self.gpus.work(result.watts)
+        return result
+
+    def follow_clock(self) -> None:
+        if self.gpus is not None:
+            self.engine.set_clock(self.gpus.clock_mhz())
+
+    def _rest(self) -> None:
+        self.follow_clock()
+        if self.gpus is not None:
+            self.gpus.rest(self.engine.watts(self.engine_s()))
 
     def _stalled(self) -> bool:
         # A pause that waits for the answers under way has to keep stepping; one that keeps them has not.

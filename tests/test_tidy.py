@@ -15,7 +15,7 @@ MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 70
 OWNERS = {  # what may be called only in the named file
     "time": {"core/clock.py"},
-    "pynvml": {"pools/gpu.py"},
+    "pynvml": {"pools/nvml.py"},
     "ortools": {"controller/solver.py"},
 }
 
