@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from commands import forecast, predict, profile
+from commands.agent import agent
 from commands.output import AsJson, fail, say
 from commands.plan import plan
 from commands.simulate import simulate
@@ -40,6 +41,7 @@ app.command()(plan)
 app.add_typer(predict.app, name="predict")
 app.add_typer(forecast.app, name="forecast")
 app.command()(train)
+app.command()(agent)
 
 
 @app.command()

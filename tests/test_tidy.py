@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("core", "profiles", "predictor", "pools", "controller", "simulator", "gateway", "commands")
+PACKAGES = ("core", "profiles", "predictor", "pools", "controller", "simulator", "gateway", "agent", "commands")
 FILES = sorted([ROOT / "joulegate.py", *(f for p in PACKAGES for f in (ROOT / p).rglob("*.py"))])
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 70

@@ -1,0 +1,25 @@
+"""The flags of `joulegate agent`: bad ones end with 2 and say why."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from joulegate import app
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["--listen", "127.0.0.1:0"], "a token is required"),
+        (["--listen", "nowhere"], "unix:PATH or HOST:PORT"),
+        (["--lease", "0.1"], "1 to 60 s"),
+        (["--tls-cert", "x"], "go together"),
+        (["--token-file", "/nonexistent"], "No such file"),
+        (["--emulate", "voodoo:3"], "h100"),
+        (["--emulate", "h100:x"], "--emulate h100:x"),
+    ],
+)
+def test_bad_flags_end_with_2(tmp_path: Path, flags: list[str], says: str) -> None:
+    done = CliRunner().invoke(app, ["agent", "--nvml-state", str(tmp_path / "gpus"), *flags])
+    assert (done.exit_code, says in done.stderr) == (2, True), done.stderr
