@@ -84,15 +84,8 @@ def measure(changes: int) -> list[dict[str, object]]:
                         served = percentiles_ms(asyncio.run(through(agent, UUIDS[:tp], changes)))
                         cpu_ms = 1e3 * (cpu_s(agent) - before_s) / changes
                         added = {name: served[name] - alone[name] for name in alone}
-                        rows.append(
-                            {
-                                "driver_call_ms": 1e3 * call_s,
-                                "tp": tp,
-                                "nvml_ms": alone,
-                                "agent_ms": served,
-                                "added_ms": added,
-                            }
-                        )
+                        times = {"nvml_ms": alone, "agent_ms": served, "added_ms": added, "agent_cpu_ms": cpu_ms}
+                        rows.append({"driver_call_ms": 1e3 * call_s, "tp": tp, **times})
         finally:
             agent.end()
     return rows
