@@ -69,8 +69,11 @@ class Scene:
     def kill(self, names: Sequence[str]) -> None:
         for name in names:
             (self.agent if name == "agent" else self.holders[name]).send(signal.SIGKILL)
-        for name in set(names) & self.holders.keys():
-            self.holders.pop(name).end()
+
+    def bury(self, names: Sequence[str]) -> None:
+        """Waits for those that were killed: a process closes its files before it has ended."""
+        for name in names:
+            (self.agent if name == "agent" else self.holders.pop(name)).end()
 
     def end(self) -> None:
         for process in (*self.holders.values(), self.agent):
@@ -84,9 +87,13 @@ def run_one(scene: Scene, kill: Sequence[str]) -> Run:
     scene.whole()
     orphaned = UUIDS if "agent" in kill else [uuid for name in kill for uuid in SHARES[name]]
     living = [uuid for uuid in UUIDS if uuid not in orphaned]
+    start_s = time.monotonic()
     scene.kill(kill)
-    undone_s = until(lambda: scene.agent.at_default(orphaned), 30)
-    return Run("+".join(kill), scene.lease_s, undone_s, scene.agent.locks(living) == [MHZ] * len(living))
+    done = until(lambda: scene.agent.at_default(orphaned), 30)
+    undone_s = None if done is None else time.monotonic() - start_s
+    kept = scene.agent.locks(living) == [MHZ] * len(living)
+    scene.bury(kill)
+    return Run("+".join(kill), scene.lease_s, undone_s, kept)
 
 
 def sigterm(scene: Scene) -> None:
@@ -131,7 +138,7 @@ def run_other(scene: Scene, name: str) -> Run:
     OTHER[name](scene)
     done = until(scene.agent.at_default, 30)
     undone_s = None if done is None else time.monotonic() - start_s
-    if scene.agent.alive and name.endswith("(SIGSTOP)"):
+    if OTHER[name] is not both_then_start:
         scene.agent.end()
     return Run(name, scene.lease_s, undone_s, True)
 
