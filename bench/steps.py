@@ -18,6 +18,7 @@ from gateway.dialect import Dialect
 from gateway.pipe import Pipe
 from gateway.sse import EventStream
 from gateway.timing import Timing
+from gateway.token_stream import Answer, TokenStream
 from pools.connection import Wire
 
 NUMBER, REPEATS = 50_000, 7
@@ -26,6 +27,7 @@ EVENT = (
     b'data: {"id":"chatcmpl-89d3c389fd0e03d6","object":"chat.completion.chunk","created":1795247508,"model":"m",'
     b'"choices":[{"index":0,"delta":{"content":" word"},"logprobs":null,"finish_reason":null,"token_ids":null}]}\n\n'
 )
+WITH_IDS = EVENT.replace(b'"token_ids":null', b'"token_ids":[1669]')
 
 
 class Nowhere(asyncio.Transport):
@@ -45,6 +47,7 @@ def least_us(work: Callable[[], object]) -> float:
 def steps() -> dict[str, Callable[[], object]]:
     client = Client(Nowhere(), "/v1/chat/completions", b"", [])
     events, timing, clock = EventStream(Dialect.OPENAI, strip_usage=True), Timing(0.0, 1.0, 1.0), SystemClock()
+    kept, long = (TokenStream(Answer(chat=True), strip_usage=True) for _ in range(2))
     pipe = Pipe(
         events, timing, client, clock, Limits(), float("inf"), on_content=lambda: None, head=lambda: (200, [])
     )  # fmt: skip
@@ -56,6 +59,8 @@ def steps() -> dict[str, Callable[[], object]]:
     return {
         "all: parse, scan, time, frame": lambda: wire.data_received(chunk),
         "scan for what must be noticed": lambda: events.feed(EVENT),
+        "the same, keeping the ids and taking them out": lambda: (kept.feed(WITH_IDS), kept.answer.raw.clear()),
+        "the same in an answer beyond 256 chunks": lambda: long.feed(WITH_IDS),
         "time of the gap": lambda: timing.chunk(clock.now_s(), 1),
         "frame and hand over": lambda: client.write(EVENT),
     }

@@ -106,6 +106,7 @@ class ServiceSpec:
     embeddings: bool = False
     engine_api_key_env: str = ""
     engine_priority: bool = False
+    migration: bool = True
 
     def pool_for(self, output_size: str) -> int:
         """Index of the first pool that serves `output_size`; the last pool serves whatever no pool names."""

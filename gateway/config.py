@@ -221,6 +221,11 @@ class ServiceConfig(Section):
         default="", pattern=VARIABLE, description="Environment variable that holds the engines' API key."
     )
     engine_priority: bool = Field(default=False, description="Engines run with --scheduling-policy priority.")
+    migration: bool = Field(
+        default=True,
+        description="A stream whose instance fails goes on at another one (docs/migration.md). Asks engines for token "
+        "ids; one that knows no return_token_ids ignores it.",
+    )
     slo: SloConfig = Field(default_factory=SloConfig, description="Latency promises.")
     edges: EdgesConfig = Field(default_factory=EdgesConfig, description="Class edges in tokens, upper edge inclusive.")
     pools: Items[PoolConfig] = Field(min_length=1, description="Pools, shortest answers first.")
@@ -333,6 +338,7 @@ def _service(name: str, service: ServiceConfig) -> ServiceSpec:
         embeddings=service.embeddings,
         engine_api_key_env=service.engine_api_key_env,
         engine_priority=service.engine_priority,
+        migration=service.migration,
     )
 
 

@@ -28,12 +28,13 @@ class Route:
     generates: bool = True
     usage_on_request: bool = False
     embeds: bool = False
+    chat: bool = False
 
 
 ROUTES = {
     route.path: route
     for route in (
-        Route("/v1/chat/completions", Dialect.OPENAI, usage_on_request=True),
+        Route("/v1/chat/completions", Dialect.OPENAI, usage_on_request=True, chat=True),
         Route("/v1/completions", Dialect.OPENAI, usage_on_request=True),
         Route("/v1/responses", Dialect.RESPONSES),
         Route("/v1/messages", Dialect.ANTHROPIC),

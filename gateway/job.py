@@ -11,6 +11,7 @@ from gateway.dialect import Route
 from gateway.parse import Parsed
 from gateway.service import Service, Sized
 from gateway.timing import Timing
+from gateway.token_stream import Answer
 
 
 @dataclass(slots=True)
@@ -34,6 +35,8 @@ class Job:
     usage: tuple[int, int] | None = None
     refused: set[str] = field(default_factory=set)
     blamed: bool = False  # an instance that answered it with a failure has been counted as failing
+    keeps_ids: bool = False  # the instance was asked for the ids of its tokens, for the gateway's sake
+    answer: Answer | None = None  # of a stream that could go on elsewhere
 
 
 def make_row(job: Job, outcome: Outcome, wall_s: float, now_s: float) -> dict[str, object]:

@@ -184,6 +184,14 @@ def splice(body: bytes, field: bytes) -> bytes:
     return body[:at] + field + b"," + body[at:]
 
 
+def ask_for_ids(body: bytes, fields: Fields) -> bytes:
+    """The body with `return_token_ids` on; unchanged where that would change the answer: vLLM leaves the text of an
+    echoed prompt out, and sends chunks of its own to whoever calls tools."""
+    if fields.tools != NOTHING or b'"return_token_ids"' in body or b'"echo"' in body:
+        return body
+    return splice(body, b'"return_token_ids":true')
+
+
 def rename(body: bytes, model: str) -> bytes:
     """The body, which `parse` has accepted, with `model` as its model. A key of that name further in is not ours."""
     name = msgspec.json.encode(model)

@@ -18,6 +18,7 @@ from gateway.job import Job
 from gateway.pipe import Pipe
 from gateway.service import Service
 from gateway.sse import EventStream, StreamBroken, find_usage
+from gateway.token_stream import Answer, TokenStream
 from pools.connection import Exchange, Head
 from pools.instance import Slot
 
@@ -140,7 +141,7 @@ class Relay:
         assert job.timing is not None and job.parsed is not None
         client = job.client
         strip = job.route.usage_on_request and not job.parsed.wants_usage
-        events = EventStream(job.route.dialect, strip_usage=strip)
+        events = self._events(job, strip)
 
         def answer_head() -> tuple[int, Headers]:
             job.status = head.status
@@ -158,6 +159,12 @@ class Relay:
             client.on_room = None
             job.usage = events.usage()
         return Outcome.COMPLETED
+
+    def _events(self, job: Job, strip_usage: bool) -> EventStream:
+        if not job.keeps_ids:
+            return EventStream(job.route.dialect, strip_usage=strip_usage)
+        job.answer = Answer(chat=job.route.chat)
+        return TokenStream(job.answer, strip_usage=strip_usage)
 
     def _headers(self, job: Job, head: Head) -> Headers:
         """The instance's headers but for hop-by-hop ones, and the gateway's own."""

@@ -29,7 +29,7 @@ from gateway.dialect import Dialect, Route, error_body, error_event
 from gateway.job import Job, make_row
 from gateway.lag import LoopLag
 from gateway.metrics import Metrics
-from gateway.parse import NOTHING, Parsed, ask_for_usage, parse, rename, splice
+from gateway.parse import NOTHING, Parsed, ask_for_ids, ask_for_usage, parse, rename, splice
 from gateway.relay import AttemptFailed, Relay
 from gateway.service import Service, header_seconds, make_ask, size_up
 from gateway.timing import Timing
@@ -172,8 +172,12 @@ class Gateway:
         parsed, service = job.parsed, job.service
         assert parsed is not None and service is not None
         spec = service.spec
-        if parsed.stream and job.route.usage_on_request and not parsed.wants_usage:
-            body = ask_for_usage(body, parsed.fields)
+        if parsed.stream and job.route.usage_on_request:
+            if not parsed.wants_usage:
+                body = ask_for_usage(body, parsed.fields)
+            if spec.migration and parsed.sequences == 1 and job.client.header(b"x-joulegate-migrate") != b"off":
+                asked = ask_for_ids(body, parsed.fields)
+                job.keeps_ids, body = asked is not body, asked
         if spec.engine_priority and job.route.usage_on_request:
             body = splice(body, b'"priority":%d' % int(ask.deadline_s * 1000))
         if parsed.fields.model is not None and parsed.fields.model != spec.model:

@@ -36,9 +36,11 @@ NOTABLE = {  # an arrival without any of these is forwarded unread
 
 
 class StreamBroken(UpstreamFailed):
-    """The engine said inside a stream that it failed, or ended it early. `before` are good events that came first."""
+    """The engine said inside a stream that it failed, or ended it early. `before` are good events that came first.
+    `kind` says how: `dead` told of an error, `abort` gave the answer up, `ended` is a stream without its end."""
 
     before = b""
+    kind = "ended"
 
 
 class EventStream:
@@ -108,12 +110,12 @@ class EventStream:
     def _look(self, data: bytes) -> bytes:
         """Event by event, for the few arrivals that may hold something to act on."""
         out: list[bytes] = []
-        for event in _events(data):
+        for event in events_of(data):
             body = event.lstrip(b"\r\n")
             if body.startswith(ERRORS):
-                raise _broken(upstream_message(body.partition(b"data:")[2].strip()), out)
+                raise _broken(upstream_message(body.partition(b"data:")[2].strip()), out, "dead")
             if any(mark in body for mark in ABORT):
-                raise _broken("the instance gave up this answer", out)
+                raise _broken("the instance gave up this answer", out, "abort")
             if b'"usage":{' in body:
                 self._usage_event = body
                 if self._strip and b'"choices":[]' in body:
@@ -125,9 +127,9 @@ class EventStream:
         return b"".join(out)
 
 
-def _broken(message: str, before: list[bytes]) -> StreamBroken:
+def _broken(message: str, before: list[bytes], kind: str) -> StreamBroken:
     error = StreamBroken(message)
-    error.before = b"".join(before)
+    error.before, error.kind = b"".join(before), kind
     return error
 
 
@@ -137,7 +139,8 @@ def _last_end(data: bytes) -> int:
     return max(lf + 2 if lf >= 0 else 0, crlf + 4 if crlf >= 0 else 0)
 
 
-def _events(data: bytes) -> list[bytes]:
+def events_of(data: bytes) -> list[bytes]:
+    """Whole events, each with its blank line."""
     separator = b"\n\n" if b"\n\n" in data else b"\r\n\r\n"
     parts = data.split(separator)
     last = [parts[-1]] if parts[-1] else []

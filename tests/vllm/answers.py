@@ -26,6 +26,23 @@ def strip_usage(body: bytes) -> bytes:
     return b"".join(piece + b"\n\n" for piece in pieces[:-1]) + DONE
 
 
+def strip_ids(body: bytes) -> bytes:
+    """Every event with its ids set to null, at the depth where vLLM has them; every other byte stays."""
+    return b"\n\n".join(map(_without_ids, body.split(b"\n\n")))
+
+
+def _without_ids(event: bytes) -> bytes:
+    if not event.startswith(b"data: {"):
+        return event
+    said = json.loads(event[6:])
+    assert json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode() == event[6:], "it is not written anew"
+    for holder in (said, *said["choices"]):
+        for name in ("token_ids", "prompt_token_ids"):
+            if holder.get(name) is not None:
+                holder[name] = None
+    return b"data: " + json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode()
+
+
 def _is_usage(event: dict[str, Any]) -> bool:
     return event.get("choices") == [] and event.get("usage") is not None
 

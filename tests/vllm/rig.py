@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx
 
-from tests.vllm.answers import CHAT, TEXT, meaning, strip_usage
+from tests.vllm.answers import CHAT, TEXT, meaning, strip_ids, strip_usage
 from tests.vllm.servers import Server
 from tests.vllm.tee import Exchange, Tee
 
@@ -29,6 +29,7 @@ class Ledger:
     equal: int = 0
     different: int = 0
     usage_events_stripped: int = 0
+    streams_with_ids: int = 0
     equal_to_direct: int = 0
     different_from_direct: int = 0
     paths: Counter[str] = field(default_factory=Counter)
@@ -136,11 +137,15 @@ class Rig:
 
     def _expected(self, answer: Answer, exchange: Exchange) -> tuple[bytes, bool]:
         """What the client must get, and whether the gateway's own usage event is taken out of it."""
+        request, body = json.loads(exchange.request_body), exchange.response_body
         asked = (answer.request.get("stream_options") or {}).get("include_usage")
-        sent = (json.loads(exchange.request_body).get("stream_options") or {}).get("include_usage")
+        sent = (request.get("stream_options") or {}).get("include_usage")
+        if request.get("return_token_ids") and not answer.request.get("return_token_ids"):
+            self.ledger.streams_with_ids += 1
+            body = strip_ids(body)
         if answer.path in (CHAT, TEXT) and answer.request.get("stream") and sent and not asked:
-            return strip_usage(exchange.response_body), True
-        return exchange.response_body, False
+            return strip_usage(body), True
+        return body, False
 
     def _compare_directly(self, answer: Answer, exchange: Exchange, name: str) -> None:
         request = dict(answer.request)

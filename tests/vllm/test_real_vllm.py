@@ -19,7 +19,7 @@ import httpx
 import openai
 import pytest
 
-from tests.vllm.answers import CHAT, DONE, MESSAGES, RESPONSES, TEXT, events, meaning
+from tests.vllm.answers import CHAT, DONE, MESSAGES, RESPONSES, TEXT, events, meaning, strip_usage
 from tests.vllm.rig import Answer, Rig, marked
 
 # The first test waits for the servers to start; the limit is on the test alone.
@@ -337,6 +337,29 @@ async def ask_all(url: str, requests: list[tuple[str, dict[str, Any]]]) -> list[
             return Answer(path, request, reply.status_code, reply.headers, reply.content)
 
         return await asyncio.gather(*(ask(path, body) for path, body in requests), return_exceptions=True)
+
+
+NAMES = re.compile(rb'"id":"[^"]*"|"created":[0-9]+')
+
+
+@pytest.mark.parametrize("usage", [False, True], ids=["plain", "usage"])
+@pytest.mark.parametrize("prompt", PROMPTS, ids=["code", "words", "lines", "unicode"])
+@pytest.mark.parametrize(("path", "make"), [(CHAT, chat), (TEXT, text)], ids=["chat", "completions"])
+def test_streams_are_what_vllm_sends_to_who_asks_for_no_ids(
+    rig: Rig, path: str, make: Any, prompt: str, usage: bool
+) -> None:
+    """The gateway asks for token ids and takes them out again. Chunk by chunk, but for merged ones, id and time."""
+    body = make(prompt, stream=True, max_tokens=12, **({"stream_options": USAGE} if usage else {}))
+
+    def same() -> bool:
+        ours, theirs = rig.ask(path, body).body, rig.direct(path, body | {"stream_options": USAGE}).content
+        if not usage:
+            theirs = strip_usage(theirs)
+        assert b'ids":[' not in ours
+        assert NAMES.sub(b"", ours[:300])[:120] == NAMES.sub(b"", theirs[:300])[:120]
+        return NAMES.sub(b"", ours) == NAMES.sub(b"", theirs)  # chunks are merged differently now and then
+
+    assert any(same() for _ in range(20))
 
 
 def test_many_at_once(rig: Rig) -> None:
