@@ -117,11 +117,12 @@ class Admin:
         service.fleet.drain(instance_id, "removed by an operator")
         return self._start("remove", instance_id, lambda: instance_id not in service.fleet.members)
 
-    async def drain(self, instance_id: InstanceId, request: Request) -> JobView:
-        """No new requests go there; it keeps running and can be resumed. The job is done when nothing runs on it."""
+    async def drain(self, instance_id: InstanceId, request: Request, move: bool = False) -> JobView:
+        """No new requests go there; it keeps running and can be resumed. With `move` the streams that can go on at
+        another instance do. The job is done when nothing runs on it."""
         service = self._owner(instance_id)
-        self._audit(request, "drain", instance=instance_id)
-        service.fleet.drain(instance_id, "drained by an operator", resumable=True)
+        self._audit(request, "drain", instance=instance_id, move=move)
+        service.fleet.drain(instance_id, "drained by an operator", resumable=True, move=move)
         return self._start("drain", instance_id, lambda: views.is_idle(service, instance_id))
 
     async def resume(self, instance_id: InstanceId, request: Request) -> JobView:

@@ -9,6 +9,7 @@ from gateway.auth import Identity
 from gateway.client import Client
 from gateway.dialect import Route
 from gateway.parse import Parsed
+from gateway.retry import Tries
 from gateway.service import Service, Sized
 from gateway.timing import Timing
 from gateway.token_stream import Answer
@@ -37,6 +38,16 @@ class Job:
     blamed: bool = False  # an instance that answered it with a failure has been counted as failing
     keeps_ids: bool = False  # the instance was asked for the ids of its tokens, for the gateway's sake
     answer: Answer | None = None  # of a stream that could go on elsewhere
+    body: bytes = b""  # as the instances get it
+    tries: Tries = field(default_factory=Tries)
+    sent_s: float | None = None  # when the attempt under way was sent
+    lost_s: float | None = None  # since when the client has waited for its stream to go on
+    seams: list[float] = field(default_factory=list)  # seconds of each such wait
+
+    @property
+    def progress(self) -> int:
+        """Grows with every arrival of tokens that the client has got."""
+        return self.answer.progress if self.answer is not None and self.client.started else 0
 
 
 def make_row(job: Job, outcome: Outcome, wall_s: float, now_s: float) -> dict[str, object]:
@@ -62,6 +73,8 @@ def make_row(job: Job, outcome: Outcome, wall_s: float, now_s: float) -> dict[st
         row["overhead_ms"] = round(timing.own_s * 1000, 3)
         row["ttft_s"] = round(timing.ttft_s, 6) if timing.ttft_s is not None and stream else None
         row["gaps"], row["gaps_late"] = timing.gaps, timing.gaps_late
+        if job.seams:
+            row["moves"], row["seam_s"] = len(job.seams), round(max(job.seams), 6)
         if job.route.generates and outcome not in (Outcome.CLIENT_GONE, Outcome.CLIENT_ERROR):
             kept = timing.attained(stream=stream, output_tokens=output_tokens, ended_s=now_s)
             row["attained"] = outcome is Outcome.COMPLETED and kept

@@ -38,6 +38,8 @@ class Metrics(Collector):
         self._requests: Counter[tuple[str, ...]] = Counter()
         self._tokens: Counter[tuple[str, ...]] = Counter()
         self._retries: Counter[str] = Counter()
+        self._moves: Counter[tuple[str, ...]] = Counter()
+        self._seams: defaultdict[tuple[str, ...], Histogram] = defaultdict(Histogram)
         self._attained: Counter[tuple[str, ...]] = Counter()
         self._ttft: defaultdict[tuple[str, ...], Histogram] = defaultdict(Histogram)
         self._tbt: defaultdict[tuple[str, ...], Histogram] = defaultdict(Histogram)
@@ -45,6 +47,11 @@ class Metrics(Collector):
         self._queue: defaultdict[tuple[str, ...], Histogram] = defaultdict(Histogram)
         self._stages: defaultdict[tuple[str, ...], Histogram] = defaultdict(lambda: Histogram(SHORT_SECONDS))
         self._overhead: defaultdict[tuple[str, ...], Histogram] = defaultdict(lambda: Histogram(SHORT_SECONDS))
+
+    def moved(self, service: str, kind: str, *, started: bool) -> None:
+        """An attempt ended at its instance for a reason other than the client's: `started` streams go on elsewhere or
+        are cut, the others are tried again or fail."""
+        self._moves[service, kind, "stream" if started else "start"] += 1
 
     def finished(self, row: Mapping[str, object], timing: Timing | None) -> None:
         service, size_class = row["service"] or UNKNOWN, row["class"] or UNKNOWN
@@ -69,6 +76,9 @@ class Metrics(Collector):
         if timing.gaps:
             self._tbt[key].merge(timing.gap_times)
         self._e2e[key].add(e2e_s)
+        seam_s = row.get("seam_s")
+        if isinstance(seam_s, float):
+            self._seams[(service,)].add(seam_s)
         self._queue[service, str(row["pool"] or UNKNOWN)].add(timing.queue_s)
         self._overhead[(service,)].add(timing.own_s)
         for stage, spent_s in timing.stages():
@@ -87,6 +97,10 @@ class Metrics(Collector):
         yield _counter(
             "joulegate_retries", "Attempts beyond the first.", ("service",), {(k,): v for k, v in self._retries.items()}
         )
+        yield _counter("joulegate_lost_attempts", "Attempts that an instance did not finish.",
+                       ("service", "reason", "phase"), self._moves)  # fmt: skip
+        yield _histogram("joulegate_seam_seconds", "Longest pause of a stream that went on elsewhere.",
+                         ("service",), self._seams)  # fmt: skip
         yield _counter(
             "joulegate_faults",
             "Errors of the gateway's own.",

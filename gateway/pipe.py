@@ -7,20 +7,25 @@ still be replaced by another one, and it judges when an instance has been silent
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 
 from core.clock import Clock
 from core.errors import UpstreamTimeout
 from gateway.client import Client, Headers
 from gateway.config import Limits
+from gateway.joined_stream import StreamEnded
 from gateway.sse import EventStream, StreamBroken
 from gateway.timing import Timing
 
+WATCH_S = 0.5  # between two looks at whether a stream has to leave its instance
 HELD_LIMIT_BYTES = 1024 * 1024  # of events before the first content; more is handed on, and ends the chance of a retry
 
 
 class Pipe:
     """`on_content` is called at the first content, `head` when the answer goes to the client, each at most once. The
-    first content has to come by `begin_by_s`."""
+    first content has to come by `begin_by_s`. `watch` is asked at every look whether the stream may stay where it is,
+    and told whether it went on since; it raises what ends it here. `on_edge` is called when `edge` events have come
+    and says when it wants to be called again."""
 
     def __init__(
         self,
@@ -33,6 +38,9 @@ class Pipe:
         *,
         on_content: Callable[[], None],
         head: Callable[[], tuple[int, Headers]],
+        watch: Callable[[bool], None] | None = None,
+        on_edge: Callable[[], float] | None = None,
+        edge: float = inf,
     ) -> None:
         self._events = events
         self._timing = timing
@@ -43,32 +51,43 @@ class Pipe:
         self._heard_s = clock.now_s()
         self._on_content = on_content
         self._head = head
+        self._watch = watch
+        self._on_edge = on_edge
+        self._edge = edge
+        self._progress: int | None = None
         self._begun = False
         self._held = b""
 
     @property
     def look_s(self) -> float:
-        """How often `check` is worth calling: a time-out is then noticed within a quarter of it."""
-        return min(self._limits.stall_timeout_s, self._limits.first_byte_timeout_s) / 4
+        """How often `check` is worth calling: a time-out is then noticed within a quarter of it, and within a second
+        that the instance is to be left."""
+        look_s = min(self._limits.stall_timeout_s, self._limits.first_byte_timeout_s) / 4
+        return look_s if self._watch is None else min(look_s, WATCH_S)
 
     def __call__(self, data: bytes) -> None:
         events = self._events
         before = events.events
         try:
             out = events.feed(data)
-        except StreamBroken as broken:
-            self._last_words(broken)
+        except (StreamBroken, StreamEnded) as over:
+            self._last_words(over)
             raise
         if not self._begun:
             self._first(out, before)
         elif out:
             self._timing.chunk(self._now_s(), events.events - before)
             self._client.write(out)
+            if events.events >= self._edge and self._on_edge is not None:
+                self._edge = self._on_edge()
 
     def check(self, heard: bool) -> None:
         """UpstreamTimeout when the answer should have begun, or gone on, by now. `heard`: something came since the
         last call, or nothing could."""
         now_s = self._now_s()
+        progress = self._events.progress
+        if progress is not None and not self._client.full:  # comments keep a connection alive and are no answer
+            heard, self._progress = heard and progress != self._progress, progress
         if heard:
             self._heard_s = now_s
         if not self._begun:
@@ -77,13 +96,15 @@ class Pipe:
                 raise UpstreamTimeout(f"the instance did not begin its answer within {limit_s:g} s")
         elif now_s - self._heard_s >= self._limits.stall_timeout_s:
             raise UpstreamTimeout(f"the instance sent nothing for {self._limits.stall_timeout_s:g} s")
+        if self._watch is not None:
+            self._watch(heard)
 
     def finish(self) -> None:
         """The body is complete: the client's answer ends too. StreamBroken if the answer is not whole."""
         try:
             rest = self._events.finish()
-        except StreamBroken as broken:
-            self._last_words(broken)
+        except (StreamBroken, StreamEnded) as over:
+            self._last_words(over)
             raise
         if not self._client.started:
             self._client.start(*self._head())
@@ -113,6 +134,6 @@ class Pipe:
         held, self._held = self._held, b""
         return held
 
-    def _last_words(self, broken: StreamBroken) -> None:
-        if self._client.started and broken.before:
-            self._client.write(broken.before)
+    def _last_words(self, over: StreamBroken | StreamEnded) -> None:
+        if self._client.started and over.before:
+            self._client.write(over.before)

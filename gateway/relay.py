@@ -1,44 +1,33 @@
 """One attempt at one instance: send the request, judge the answer's head, hand the answer on.
 
-What fails before the client saw a byte is an `AttemptFailed`; what fails later is raised as the error it is."""
+What the instance did wrong is an `AttemptFailed`; whether another one may try, or may continue what the client has got
+of a stream so far, is the caller's business."""
 
 from __future__ import annotations
-
-import os
 
 import msgspec
 
 from core.clock import Clock
-from core.errors import JoulegateError, UpstreamFailed, UpstreamTimeout
+from core.errors import UpstreamFailed, UpstreamTimeout
 from core.request import Outcome
+from gateway.attempt import AttemptFailed, Leave, broken_off
 from gateway.client import NOT_RETURNED, Headers
 from gateway.config import Limits
 from gateway.dialect import reshape, upstream_message
 from gateway.job import Job
+from gateway.joined_stream import StreamEnded
 from gateway.pipe import Pipe
+from gateway.resume import Stay, engine_headers, prepare
 from gateway.service import Service
-from gateway.sse import EventStream, StreamBroken, find_usage
+from gateway.sse import EventStream, find_usage
 from gateway.token_stream import Answer, TokenStream
 from pools.connection import Exchange, Head
+from pools.fleet import Member
 from pools.instance import Slot
 
 ANSWER_LIMIT_BYTES = 256 * 1024 * 1024  # of a non-streaming answer, which is held whole until it is complete
 ERROR_LIMIT_BYTES = 1024 * 1024
 ABORTED = (b'"finish_reason":"abort"', b'"stop_reason":"abort"')
-
-
-class AttemptFailed(Exception):
-    """An instance failed before the client saw a byte: another one may try. `ill` counts against its breaker;
-    `answered` says that it failed by an answer, which may be the fault of the request."""
-
-    def __init__(
-        self, error: JoulegateError, *, ill: bool = True, vanished: bool = False, answered: bool = False
-    ) -> None:
-        super().__init__(error.message)
-        self.error = error
-        self.ill = ill
-        self.vanished = vanished
-        self.answered = answered
 
 
 class Relay:
@@ -51,7 +40,7 @@ class Relay:
     async def attempt(self, job: Job, service: Service, slot: Slot, body: bytes) -> Outcome:
         """Tells the instance's breaker how it went. Errors that are the client's own count neither way."""
         instance = slot.instance
-        job.instance, job.pool = instance.id, instance.pool
+        job.instance, job.pool, job.sent_s = instance.id, instance.pool, None
         try:
             outcome = await self._exchange(job, service, slot, body)
         except AttemptFailed as failure:
@@ -59,10 +48,11 @@ class Relay:
                 self._blame(job, slot, answered=failure.answered)
             raise
         except (UpstreamFailed, UpstreamTimeout) as error:
-            self._blame(job, slot, answered=isinstance(error, StreamBroken))
-            if job.client.started:
-                raise
-            raise AttemptFailed(error, vanished=True) from None
+            lost = broken_off(error)
+            self._blame(job, slot, answered=lost.answered)
+            raise lost from None
+        except Leave as leave:
+            raise AttemptFailed(UpstreamFailed("the stream had to leave"), kind=leave.kind, ill=False) from None
         if outcome is Outcome.COMPLETED:
             slot.succeeded()
         return outcome
@@ -81,22 +71,20 @@ class Relay:
             raise AttemptFailed(UpstreamFailed("the instance has gone"), ill=False, vanished=True)
         timing, parsed = job.timing, job.parsed
         assert timing is not None and parsed is not None
+        if job.client.started:
+            return await self._continue(job, service, slot, member)
         timing.own_s = self.clock.now_s() - job.received_s - timing.queue_s
-        headers = [*job.client.forwarded_headers(), (b"x-request-id", job.request_id.encode())]
-        key = os.environ.get(service.spec.engine_api_key_env) if service.spec.engine_api_key_env else None
-        if key:
-            headers.append((b"authorization", b"Bearer " + key.encode()))
         path = job.route.path.encode() + (b"?" + job.client.query if job.client.query else b"")
         sent_s = self.clock.now_s()
-        async with await member.wires.send(b"POST", path, headers, body) as exchange:
-            now_s = self.clock.now_s()
+        async with await member.wires.send(b"POST", path, engine_headers(job, service), body) as exchange:
+            now_s = job.sent_s = self.clock.now_s()
             timing.connect_s += now_s - sent_s
             begin_by_s = now_s + self.limits.first_byte_timeout_s
             head = await exchange.head(self.limits.first_byte_timeout_s)
             if head.status >= 400:
                 return await self._refusal(job, service, exchange, head)
             if parsed.stream and (head.get(b"content-type") or b"").startswith(b"text/event-stream"):
-                return await self._stream(job, slot, exchange, head, begin_by_s)
+                return await self._stream(job, service, slot, exchange, head, begin_by_s)
             return await self._whole(job, slot, exchange, head)
 
     async def _refusal(self, job: Job, service: Service, exchange: Exchange, head: Head) -> Outcome:
@@ -104,7 +92,7 @@ class Relay:
         said = await exchange.body(self.limits.stall_timeout_s, ERROR_LIMIT_BYTES)
         if head.status >= 500:
             error = UpstreamFailed(f"the instance answered {head.status}: {upstream_message(said)}")
-            raise AttemptFailed(error, ill=head.status != 503, answered=True)
+            raise AttemptFailed(error, kind="5xx", ill=head.status != 503, answered=True)
         if head.status in (401, 403):
             raise AttemptFailed(UpstreamFailed("the instance refused the gateway's own key", code="upstream_auth"))
         job.status, job.error = head.status, "upstream_refused"
@@ -123,7 +111,8 @@ class Relay:
         body = await exchange.body(self.limits.first_byte_timeout_s, ANSWER_LIMIT_BYTES)
         arrived_s = self.clock.now_s()
         if any(mark in body for mark in ABORTED):
-            raise AttemptFailed(UpstreamFailed("the instance gave up this answer"), vanished=True, answered=True)
+            error = UpstreamFailed("the instance gave up this answer")
+            raise AttemptFailed(error, kind="abort", vanished=True, answered=True)
         if not body.lstrip().startswith((b"{", b"[")):
             raise UpstreamFailed("the instance sent an answer that is not JSON")
         assert job.timing is not None
@@ -136,25 +125,67 @@ class Relay:
         job.timing.relay_s = self.clock.now_s() - arrived_s
         return Outcome.COMPLETED
 
-    async def _stream(self, job: Job, slot: Slot, exchange: Exchange, head: Head, begin_by_s: float) -> Outcome:
+    async def _stream(
+        self, job: Job, service: Service, slot: Slot, exchange: Exchange, head: Head, begin_by_s: float
+    ) -> Outcome:
         """Nothing reaches the client before the first content, which has to come by `begin_by_s`."""
-        assert job.timing is not None and job.parsed is not None
-        client = job.client
+        assert job.parsed is not None
         strip = job.route.usage_on_request and not job.parsed.wants_usage
         events = self._events(job, strip)
+        return await self._pour(job, service, slot, exchange, head, events, begin_by_s)
+
+    async def _continue(self, job: Job, service: Service, slot: Slot, member: Member) -> Outcome:
+        """The client has a part of its stream; this instance makes the rest."""
+        resumed = await prepare(job, service, member, self.limits)
+        if isinstance(resumed, bytes):
+            job.client.end(resumed)
+            return Outcome.COMPLETED
+        body, events = resumed
+        async with await member.wires.send(b"POST", b"/v1/completions", engine_headers(job, service), body) as exchange:
+            job.sent_s = self.clock.now_s()
+            begin_by_s = job.sent_s + self.limits.first_byte_timeout_s
+            head = await exchange.head(self.limits.first_byte_timeout_s)
+            if head.status != 200 or not (head.get(b"content-type") or b"").startswith(b"text/event-stream"):
+                said = upstream_message(await exchange.body(self.limits.stall_timeout_s, ERROR_LIMIT_BYTES))
+                error = UpstreamFailed(f"the instance answered {head.status} to the rest of a stream: {said}")
+                raise AttemptFailed(error, kind="5xx", ill=head.status >= 500 and head.status != 503, answered=True)
+            return await self._pour(job, service, slot, exchange, head, events, begin_by_s)
+
+    async def _pour(
+        self,
+        job: Job,
+        service: Service,
+        slot: Slot,
+        exchange: Exchange,
+        head: Head,
+        events: EventStream,
+        begin_by_s: float,
+    ) -> Outcome:
+        assert job.timing is not None
+        client = job.client
 
         def answer_head() -> tuple[int, Headers]:
             job.status = head.status
             return head.status, self._headers(job, head)
 
+        def on_content() -> None:
+            slot.content()
+            if job.lost_s is not None:
+                job.seams.append(self.clock.now_s() - job.lost_s)
+                job.lost_s = None
+
+        stay = Stay(job, service, slot, self.clock)
         pipe = Pipe(
-            events, job.timing, client, self.clock, self.limits, begin_by_s, on_content=slot.content, head=answer_head
-        )
+            events, job.timing, client, self.clock, self.limits, begin_by_s, on_content=on_content, head=answer_head,
+            watch=stay.watch if job.answer is not None else None,
+        )  # fmt: skip
         client.on_room = exchange.hold
         try:
             exchange.hold(client.full)
             await exchange.pour(pipe, pipe.check, pipe.look_s)
             pipe.finish()
+        except StreamEnded:
+            client.end()
         finally:
             client.on_room = None
             job.usage = events.usage()

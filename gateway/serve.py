@@ -1,6 +1,7 @@
 """The life of one request, from bytes in to one row in the run log. Five steps: identify, parse, size up, admit, relay.
 
-Before the first byte a failed attempt goes to another instance; after it, a failure becomes one error event."""
+What fails at one instance is tried at another: as a whole before the first byte, from where it broke off after it. What
+cannot be continued becomes one error event."""
 
 from __future__ import annotations
 
@@ -22,6 +23,7 @@ from core.errors import (
 from core.instances import State
 from core.recorder import Recorder
 from core.request import Ask, Outcome
+from gateway.attempt import LEAVING, AttemptFailed, died
 from gateway.auth import Identity, Keyring, RateLimiter
 from gateway.client import Client, Headers
 from gateway.config import Limits
@@ -30,8 +32,9 @@ from gateway.job import Job, make_row
 from gateway.lag import LoopLag
 from gateway.metrics import Metrics
 from gateway.parse import NOTHING, Parsed, ask_for_ids, ask_for_usage, parse, rename, splice
-from gateway.relay import AttemptFailed, Relay
-from gateway.service import Service, header_seconds, make_ask, size_up
+from gateway.relay import Relay
+from gateway.resume import why_it_stays
+from gateway.service import Service, header_seconds, make_ask, rest_of, size_up
 from gateway.timing import Timing
 from pools.load_counts import PLACES
 
@@ -185,18 +188,43 @@ class Gateway:
         return body
 
     async def _attempts(self, job: Job, service: Service, ask: Ask, body: bytes) -> Outcome:
+        job.body = body
+        service.budget.arrived()
         while True:
             job.attempts += 1
             waited_from_s = self.clock.now_s()
+            before = job.progress
             try:
                 async with service.admission.admit(ask, frozenset(job.refused)) as slot:
                     assert job.timing is not None
                     job.timing.queue_s += self.clock.now_s() - waited_from_s
                     return await self.relay.attempt(job, service, slot, body)
             except AttemptFailed as failure:
-                job.refused.add(job.instance)
-                if job.attempts > self.limits.retries or not self._others(service, job, failure):
-                    raise failure.error from None
+                self._weigh(job, service, failure, max(0, job.progress - before))
+            if job.client.started:
+                assert job.answer is not None
+                tokens = len(job.answer.prompt) + len(job.answer.ids)
+                ask = rest_of(ask, tokens, self.clock.now_s())
+
+    def _weigh(self, job: Job, service: Service, failure: AttemptFailed, arrivals: int) -> None:
+        """Returns if the request goes to another instance; raises what its client is told if not."""
+        now_s = self.clock.now_s()
+        if job.client.started:
+            reason = why_it_stays(job)
+            if reason:
+                failure.error.message += f"; the stream cannot go on elsewhere: {reason}"
+                raise failure.error from None
+            job.lost_s = now_s if job.lost_s is None else job.lost_s
+        job.refused = {*(() if arrivals else job.refused), job.instance}
+        self.metrics.moved(service.spec.name, failure.kind, started=job.client.started)
+        if failure.kind in LEAVING:
+            return
+        after_s = now_s - (job.sent_s or now_s)
+        job.tries.failed(died=died(failure) and job.sent_s is not None, after_s=after_s, arrivals=arrivals)
+        if failure.final or job.tries.poison or job.tries.in_vain > self.limits.retries:
+            raise failure.error from None
+        if not self._others(service, job, failure) or not service.budget.take(now_s, service.slots):
+            raise failure.error from None
 
     def _others(self, service: Service, job: Job, failure: AttemptFailed) -> bool:
         """Whether waiting can help: another instance exists, or the controller replaces the one that vanished."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from core.errors import BadRequest
 from core.request import Ask, Prediction, ask_for
 from core.service import ServiceSpec
 from gateway.parse import Parsed, prompt_text
+from gateway.retry import RetryBudget
 from pools.admission import Admission
 from pools.fleet import Fleet
 from pools.load_counts import LoadCounts
@@ -28,6 +29,7 @@ class Service:
     predictor: Predictor
     estimate: TokenEstimate = field(default_factory=TokenEstimate)
     exact: ExactCount | None = None
+    budget: RetryBudget = field(default_factory=RetryBudget)
 
     @property
     def spec(self) -> ServiceSpec:
@@ -36,6 +38,11 @@ class Service:
     @property
     def counts(self) -> LoadCounts:
         return self.fleet.counts
+
+    @property
+    def slots(self) -> int:
+        """Sequences that all instances may run at once."""
+        return sum(member.instance.limits.slots for member in self.fleet.members.values())
 
 
 class Sized(Struct, frozen=True):
@@ -75,6 +82,15 @@ def make_ask(
         request_id, spec.pool_for(sized.output_size), sized.input_tokens, parsed.sequences, sized.prediction,
         now_s, ttft_s, tbt_s,
     )  # fmt: skip
+
+
+def rest_of(ask: Ask, tokens: int, now_s: float) -> Ask:
+    """The rest of a stream of `tokens` so far, prompt and answer. Its client waits for the next token, within its TBT
+    objective: before all who wait for their first."""
+    left = max(1, ask.q50_tokens - max(0, tokens - ask.input_tokens))
+    kv_tokens = max(ask.kv_tokens, tokens + left)
+    deadline_s = now_s + ask.tbt_limit_s
+    return structs.replace(ask, input_tokens=tokens, kv_tokens=kv_tokens, q50_tokens=left, deadline_s=deadline_s)
 
 
 def header_seconds(value: bytes | None, name: str, default_s: float) -> float:

@@ -5,6 +5,8 @@ engine hides in a stream, and the usage, which it takes out again where only the
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from core.errors import UpstreamFailed
@@ -12,6 +14,7 @@ from gateway.dialect import Dialect, upstream_message
 
 EVENT_LIMIT_BYTES = 4 * 1024 * 1024
 FIELDS = (b"data", b"event", b":", b"id", b"retry", b"\n", b"\r\n")
+ALIEN = re.compile(rb"^(?!data|event|:|id|retry|\r|$)", re.MULTILINE)  # the beginning of a line of no field
 ENDS = {
     Dialect.OPENAI: (b"data: [DONE]", b"data:[DONE]"),
     Dialect.RESPONSES: (b"event: response.completed", b"event: response.incomplete", b"event: response.failed"),
@@ -45,6 +48,8 @@ class StreamBroken(UpstreamFailed):
 
 class EventStream:
     """Feed it bytes, get bytes to forward. `done` after the dialect's last event; `content` once an answer began."""
+
+    progress: int | None = None  # changes with every token, where tokens can be told from other bytes
 
     def __init__(self, dialect: Dialect, *, strip_usage: bool) -> None:
         self._dialect = dialect
@@ -81,6 +86,9 @@ class EventStream:
             self._rest = b""
         if not data:
             return data
+        alien = ALIEN.search(data)
+        if alien is not None:
+            raise _broken("the instance sent something that is not an event stream", [data[: alien.start()]], "garbage")
         for mark in self._notable:
             if mark in data:
                 return self._look(data)

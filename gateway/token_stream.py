@@ -153,6 +153,10 @@ class TokenStream(EventStream):
     def finish(self) -> bytes:
         return self._take(super().finish())
 
+    @property
+    def progress(self) -> int | None:  # type: ignore[override]
+        return self.answer.progress or None  # an engine that sends no ids makes none
+
     def _keep(self, data: bytes) -> None:
         raw = self.answer.raw
         raw.append(data)

@@ -25,6 +25,10 @@ def authority(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+class ConnectionLost(UpstreamFailed):
+    """The instance was there and cut the connection: it may have died."""
+
+
 class Head(Struct, frozen=True):
     """Status line and headers of an answer; header names are lower case."""
 
@@ -211,7 +215,7 @@ class Watchdog:
         heard, self._wire.heard = self._wire.heard or self._wire.paused, False
         try:
             self._check(heard)
-        except UpstreamTimeout as error:
+        except Exception as error:
             if not self._waiter.done():
                 self._waiter.set_exception(error)
             return
@@ -292,7 +296,7 @@ class Exchange:
         if self._wire.garbage is not None:
             raise UpstreamFailed(f"the instance sent something that is not HTTP: {self._wire.garbage}")
         if self._wire.lost is not None:
-            raise UpstreamFailed(f"the instance cut the connection: {self._wire.lost}")
+            raise ConnectionLost(f"the instance cut the connection: {self._wire.lost}")
 
 
 class Wires:

@@ -106,8 +106,9 @@ class Fleet:
             return instance_id
         return self._add(instance_id, place, pool, adopted=False)
 
-    def drain(self, instance_id: str, reason: str, *, resumable: bool = False) -> None:
-        """No new requests; what runs there finishes. `resumable` keeps it running afterwards."""
+    def drain(self, instance_id: str, reason: str, *, resumable: bool = False, move: bool = False) -> None:
+        """No new requests; what runs there finishes, or with `move` goes on elsewhere where it can. `resumable` keeps
+        it running afterwards."""
         member = self.members.get(instance_id)
         if member is None:
             return
@@ -115,6 +116,7 @@ class Fleet:
         dead = member.instance.state is State.FAILED and member.instance.adopted  # it may come back, and must not serve
         if dead or member.instance.state in (State.READY, State.STARTING):
             self._move(member, State.DRAINING, reason)
+        member.instance.leave = move or member.instance.leave
 
     def resume(self, instance_id: str) -> None:
         """Takes a drain back, unless its processes are already ending."""

@@ -85,6 +85,7 @@ class Instance:
         self.state = State.STARTING
         self.since_s = now_s
         self.reason = ""
+        self.leave = False  # streams that can go on elsewhere are to leave it
         self.requests = 0
         self.sequences = 0
         self.kv_tokens = 0
@@ -108,6 +109,7 @@ class Instance:
         if state is not self.state:
             self.state = state
             self.since_s = now_s
+            self.leave = False
         self.reason = reason
 
     def seen(self, service: str, *, held: bool = False, clock_knob: bool = False) -> SeenInstance:

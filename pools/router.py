@@ -84,14 +84,15 @@ class Router:
             self._queue_of(ticket).push(ticket)
 
     def submit(self, ticket: Ticket, now_s: float) -> Slot | None:
-        """A slot at once, or None and the ticket waits. Raises Overloaded when the queue is full."""
+        """A slot at once, or None and the ticket waits. Raises Overloaded when the queue is full, but never for a
+        request that was let in before and has lost its instance."""
         ahead = self._queue_of(ticket).first(1)
         is_first = not ahead or ahead[0].ask.deadline_s > ticket.ask.deadline_s
         if is_first:
             slot = self._place(ticket, now_s)
             if slot is not None:
                 return slot
-        if self.queued() >= self.max_queue:
+        if self.queued() >= self.max_queue and not ticket.refused:
             raise Overloaded(f"the queue of {self.spec.name} is full", retry_after_s=1.0)
         self._queue_of(ticket).push(ticket)
         if not is_first:  # there may be room that those ahead of it cannot use

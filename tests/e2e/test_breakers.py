@@ -93,5 +93,6 @@ def test_a_request_that_fails_everywhere_opens_one_breaker(wide: Gateway, stage:
     assert len(stage.requests) == 3
     assert [i["breaker_open"] for i in wide.instances().values()].count(True) == 1
     stage.play(fakes.refuse)
+    assert wide.post().status_code == 502
     assert wide.post().status_code == 503
     assert all(i["breaker_open"] for i in wide.instances().values()), "who breaks off is ill whatever was asked"

@@ -184,7 +184,8 @@ def test_when_every_instance_fails_the_client_is_told(name: str, stream: bool, g
     said = gateway.post(stream=stream)
     error = said.json()["error"]
     assert (said.status_code, error["type"], error["code"]) == (502, "server_error", "upstream_failed")
-    assert [len(b.requests) for b in stage.backends] == [1, 1, 1]
+    # Who breaks the connection off may have died of the request: two such are enough.
+    assert sorted(len(b.requests) for b in stage.backends) == ([0, 1, 1] if name == "refuse" else [1, 1, 1])
     claude = gateway.post("/v1/messages", stream=stream)
     assert claude.status_code == 502
     assert claude.json()["type"] == "error" and claude.json()["error"]["type"] == "api_error"

@@ -94,6 +94,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         "direct_comparisons": {"equal": ledger.equal_to_direct, "different": ledger.different_from_direct},
         "usage_events_stripped": ledger.usage_events_stripped,
         "streams_with_ids": ledger.streams_with_ids,
+        "joined": ledger.joined,
         "paths": ledger.paths,
         "servers": ledger.servers,
         "added_fields": ledger.added_fields,

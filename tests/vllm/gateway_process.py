@@ -43,6 +43,7 @@ def config(urls: dict[str, str], folder: Path) -> Path:
     }
     tree = {
         "controller": {"mode": "shadow"},
+        "breaker": {"failures": 1_000_000},  # a relay that cuts streams in test after test stays in use
         "run_log": {"path": str(folder / "run.jsonl")},
         "services": {MODEL: service},
     }

@@ -30,6 +30,7 @@ class Ledger:
     different: int = 0
     usage_events_stripped: int = 0
     streams_with_ids: int = 0
+    joined: int = 0
     equal_to_direct: int = 0
     different_from_direct: int = 0
     paths: Counter[str] = field(default_factory=Counter)

@@ -140,6 +140,7 @@ class Tee:
         self.host = host
         self.port = 0
         self.recordings: list[Recording] = []
+        self.cut_after = 0  # events of the next stream, then both connections break off; 0 = never
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task] = set()
 
@@ -172,7 +173,7 @@ class Tee:
         try:
             backend_reader, backend_writer = await asyncio.open_connection(self.host, self.target_port, limit=READ_SIZE)
             upward = asyncio.create_task(self._pump(reader, backend_writer, recording.sent))
-            downward = asyncio.create_task(self._pump(backend_reader, writer, recording.received))
+            downward = asyncio.create_task(self._pump_answers(backend_reader, writer, recording.received))
             # Either side's end is passed on at once: a client that leaves must be seen.
             try:
                 await asyncio.wait({upward, downward}, return_when=asyncio.FIRST_COMPLETED)
@@ -189,6 +190,25 @@ class Tee:
                     side.close()
                     with contextlib.suppress(ConnectionError, asyncio.CancelledError):
                         await side.wait_closed()
+
+    async def _pump_answers(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, record: _Messages
+    ) -> None:
+        """As `_pump`, but breaks off where a test wants it."""
+        passed = 0
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(READ_SIZE):
+                if self.cut_after and b"text/event-stream" in data:
+                    passed = 1
+                if passed:
+                    passed += data.count(b"\n\n")
+                    if passed > self.cut_after:
+                        self.cut_after = 0
+                        writer.transport.abort()
+                        return
+                record.feed(data)
+                writer.write(data)
+                await writer.drain()
 
     @staticmethod
     async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, record: _Messages) -> None:

@@ -1,0 +1,56 @@
+"""Whether a request that failed at an instance is tried at another one. Pure; takes `now_s`.
+
+Three bounds. A request after which instances die is taken for poison, so that it does not take the whole fleet along.
+One that gets nowhere is tried a few times only. All requests of a service together may be repeated only so often, so
+that an outage does not double the load."""
+
+from __future__ import annotations
+
+from math import inf
+
+POISON_DEATHS = 2
+POISON_S = 2.0  # between the sending of a request and the death it is blamed for
+POISON_ARRIVALS = 16  # of tokens: an instance that has given that many died of something else
+RETRY_SHARE = 0.2  # repeats per request that arrives, in the long run
+RETRY_PER_S = 2.0  # so that a quiet service is not left without any
+
+
+class Tries:
+    """Of one request. `failed` is told of every failed attempt that was the instance's fault."""
+
+    __slots__ = ("_deaths", "in_vain")
+
+    def __init__(self) -> None:
+        self._deaths = 0
+        self.in_vain = 0  # failures in a row without a token
+
+    def failed(self, *, died: bool, after_s: float, arrivals: int) -> None:
+        """`died`: the instance broke off `after_s` after it was sent the request, having answered `arrivals` times."""
+        self.in_vain = 0 if arrivals else self.in_vain + 1
+        if died and after_s <= POISON_S and arrivals < POISON_ARRIVALS:
+            self._deaths += 1
+
+    @property
+    def poison(self) -> bool:
+        return self._deaths >= POISON_DEATHS
+
+
+class RetryBudget:
+    """Of one service: a bucket that arriving requests fill. An instance that dies with all it held must not empty it,
+    so it holds as many as the service has slots."""
+
+    def __init__(self) -> None:
+        self._left = inf
+        self._seen_s = 0.0
+
+    def arrived(self) -> None:
+        self._left += RETRY_SHARE
+
+    def take(self, now_s: float, slots: int) -> bool:
+        """Whether one more repeat is allowed; `slots`: sequences that all instances of the service may run at once."""
+        filled = self._left + RETRY_PER_S * (now_s - self._seen_s)
+        self._left, self._seen_s = min(float(max(16, slots)), filled), now_s
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True

@@ -1,0 +1,243 @@
+"""A stream that loses its instance goes on at another one, and its client sees a pause and nothing else.
+
+The emulated engine's next token depends on the ids before it and on nothing else, so that the joined answer can be
+compared with the uncut one; now and then it says a dash, whose three tokens may not be parted."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.engines import Engine
+from tests.e2e.process import LIMITS, LOOSE, Gateway
+from tests.fakes import sse, until
+
+TOKENS = 90
+CHAT = {
+    "model": "tiny",
+    "messages": [{"role": "user", "content": "Tell me of the movie"}],
+    "max_tokens": TOKENS,
+    "stream": True,
+}
+TEXT = {"model": "tiny", "prompt": "Tell me of the movie", "max_tokens": TOKENS, "stream": True}
+ROUTES = {"chat": ("/v1/chat/completions", CHAT), "text": ("/v1/completions", TEXT)}
+
+
+@pytest.fixture(scope="module")
+def engines() -> Iterator[list[Engine]]:
+    made = [Engine("--speed", "10") for _ in range(2)]
+    for engine in made:
+        engine.wait_ready()
+    yield made
+    for engine in made:
+        engine.end()
+
+
+@pytest.fixture(scope="module")
+def gateway(engines: list[Engine], start: Any) -> Gateway:
+    """Two pools of one instance each: short answers go to the first, and to the second only without it."""
+    pools = [
+        {"name": "first", "serves": ["S"], "slots": 64, "urls": [engines[0].url]},
+        {"name": "second", "serves": ["M", "L"], "slots": 64, "urls": [engines[1].url]},
+    ]
+    tree = {"model": "tiny", "slo": LOOSE, "pools": pools, "context_tokens": 4096, "launcher": {"kind": "static"}}
+    limits = {**LIMITS, "stall_timeout_s": 0.5}
+    return start({"tiny": tree}, limits=limits, breaker={"failures": 1_000_000}, admin_key="")
+
+
+@pytest.fixture(autouse=True)
+def _settled(gateway: Gateway, engines: list[Engine]) -> Iterator[None]:
+    for engine in engines:
+        engine.fault("cut", 0, times=0)
+    assert until(gateway.all_ready)
+    yield
+    assert until(gateway.idle), gateway.state()
+    assert until(lambda: all(engine.state()["running"] == 0 for engine in engines))
+
+
+def said(body: bytes) -> dict[str, Any]:
+    """What a finished stream says, once it is seen to be well-formed: one id, one time, one end."""
+    *events, done = sse(body)
+    assert done == b"data: [DONE]", done
+    chunks = [json.loads(event.removeprefix(b"data: ")) for event in events]
+    assert not any("error" in chunk for chunk in chunks), chunks[-1]
+    assert len({(chunk["id"], chunk["created"], chunk["model"], chunk["object"]) for chunk in chunks}) == 1
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    ends = [(choice["finish_reason"], choice["stop_reason"]) for choice in choices if choice["finish_reason"]]
+    assert len(ends) == 1 and choices[-1]["finish_reason"]
+    assert all(choice["token_ids"] is None for choice in choices if "token_ids" in choice)
+    usage = [chunk["usage"] for chunk in chunks if not chunk["choices"]]
+    assert b"\xef\xbf\xbd" not in body
+    text = "".join(c["text"] if "text" in c else c["delta"].get("content", "") for c in choices)
+    return {"text": text, "end": ends[0], "usage": usage, "roles": sum("role" in c.get("delta", {}) for c in choices)}
+
+
+def ask(gateway: Gateway, route: str, **more: Any) -> httpx.Response:
+    path, body = ROUTES[route]
+    return gateway.http.post(gateway.url + path, json={**body, **more})
+
+
+def uncut(engine: Engine, route: str, **more: Any) -> dict[str, Any]:
+    path, body = ROUTES[route]
+    return said(engine.http.post(path, json={**body, **more}).content)
+
+
+def assert_moved(gateway: Gateway, answer: httpx.Response, moves: int = 1) -> None:
+    row = gateway.row(answer.headers["x-request-id"])
+    assert (row["outcome"], row.get("moves", 0)) == ("completed", moves), row
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_wherever_it_is_cut_the_joined_answer_is_the_uncut_one(
+    route: str, gateway: Gateway, engines: list[Engine]
+) -> None:
+    more = {"stream_options": {"include_usage": True}, "ignore_eos": True}
+    whole = uncut(engines[1], route, **more)
+    assert "\u2014" in whole["text"], "it has to hold a character of several tokens"
+    for at in range(2, TOKENS, 1):
+        engines[0].fault("cut", at)
+        answer = ask(gateway, route, **more)
+        assert said(answer.content) == whole, at
+        assert_moved(gateway, answer)
+
+
+@pytest.mark.parametrize("include", [False, True])
+def test_stop_strings_across_the_cut(include: bool, gateway: Gateway, engines: list[Engine]) -> None:
+    text = uncut(engines[1], "text", ignore_eos=True)["text"]
+    stop = text[150:162]
+    more = {"ignore_eos": True, "stop": [stop, "never said, and long"], "include_stop_str_in_output": include}
+    whole = uncut(engines[1], "text", **more)
+    assert whole["end"] == ("stop", stop)
+    for at in range(8, 50, 1):
+        engines[0].fault("cut", at)
+        joined = said(ask(gateway, "text", **more).content)
+        assert (joined["text"], joined["end"]) == (whole["text"], whole["end"]), at
+
+
+@pytest.mark.parametrize("fault", ["stall", "garbage", "cut"])
+@pytest.mark.parametrize("route", ROUTES)
+def test_every_way_to_fail(fault: str, route: str, gateway: Gateway, engines: list[Engine]) -> None:
+    whole = uncut(engines[1], route, ignore_eos=True)
+    engines[0].fault(fault, 20)
+    answer = ask(gateway, route, ignore_eos=True)
+    assert said(answer.content) == whole
+    assert_moved(gateway, answer)
+
+
+def during(gateway: Gateway, route: str, act: Any, **more: Any) -> tuple[bytes, str]:
+    """Acts once the first text has come; returns the whole stream and its id."""
+    path, body = ROUTES[route]
+    with gateway.http.stream("POST", gateway.url + path, json={**body, **more}) as answer:
+        pieces = answer.iter_raw()
+        got = [next(pieces), next(pieces)]
+        act()
+        got += pieces
+        return b"".join(got), answer.headers["x-request-id"]
+
+
+@pytest.mark.parametrize("path", ["/abort_requests", "/pause?mode=abort"])
+def test_an_engine_that_gives_up(path: str, gateway: Gateway, engines: list[Engine]) -> None:
+    more = {"max_tokens": 100, "ignore_eos": True, "stream_options": {"include_usage": True}}
+    whole = uncut(engines[1], "chat", **more)
+    body, _ = during(gateway, "chat", lambda: engines[0].http.post(path), **more)
+    engines[0].http.post("/resume")
+    assert said(body) == whole
+
+
+def test_kill_and_sigterm(gateway: Gateway, engines: list[Engine]) -> None:
+    more = {"max_tokens": 100, "ignore_eos": True}
+    whole = uncut(engines[1], "chat", **more)
+    for number in (signal.SIGKILL, signal.SIGTERM):
+        body, request_id = during(gateway, "chat", lambda number=number: engines[0].signal(number), **more)
+        assert said(body) == whole
+        assert gateway.row(request_id)["seam_s"] < 5
+        engines[0].process.wait()
+        engines[0].start()
+        engines[0].wait_ready()
+        assert until(gateway.all_ready)
+
+
+def test_a_server_that_is_stopped_like_a_stone(gateway: Gateway, engines: list[Engine]) -> None:
+    more = {"max_tokens": 100, "ignore_eos": True}
+    whole = uncut(engines[1], "chat", **more)
+    body, _ = during(gateway, "chat", lambda: engines[0].signal(signal.SIGSTOP), **more)
+    engines[0].signal(signal.SIGCONT)
+    assert said(body) == whole
+
+
+def test_a_drain_may_move_what_runs(gateway: Gateway, engines: list[Engine]) -> None:
+    long = {"max_tokens": 1000, "ignore_eos": True, "messages": CHAT["messages"]}
+    first = next(i["id"] for url, i in gateway.instances().items() if url == engines[0].url)
+
+    def drain() -> None:
+        gateway.http.post(f"{gateway.url}/admin/instances/{first}/drain?move=true").raise_for_status()
+
+    gateway.http.post(gateway.url + "/v1/chat/completions", json=CHAT)
+    whole = uncut(engines[1], "chat", **long)
+    path, body = ROUTES["chat"]
+    threads, bodies = [], []
+    for _ in range(4):
+        threads.append(
+            threading.Thread(
+                target=lambda: bodies.append(
+                    httpx.post(
+                        gateway.url + path, json={**body, **long, "max_tokens": 99, "ignore_eos": True}, timeout=30
+                    ).content
+                )
+            )
+        )
+    whole = uncut(engines[1], "chat", **{**long, "max_tokens": 99})
+    engines[0].http.post("/emulated/clock", json={"clock_mhz": 210})
+    for thread in threads:
+        thread.start()
+    assert until(lambda: engines[0].state()["running"] == 4)
+    drain()
+    for thread in threads:
+        thread.join()
+    assert all(said(body) == whole for body in bodies) and len(bodies) == 4
+    assert until(lambda: engines[0].state()["running"] == 0)
+    gateway.http.post(f"{gateway.url}/admin/instances/{first}/resume").raise_for_status()
+    engines[0].http.post("/emulated/clock", json={"clock_mhz": 1980})
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"n": 2, "temperature": 1}, "token ids are not kept"),
+        ({"structured_outputs": {"regex": "a*"}}, "structured_outputs"),
+        ({"response_format": {"type": "json_object"}}, "response_format"),
+        ({"echo": False}, "token ids are not kept"),
+    ],
+)
+def test_what_cannot_go_on_is_told(more: dict[str, Any], why: str, gateway: Gateway, engines: list[Engine]) -> None:
+    engines[0].fault("cut", 4)
+    answer = ask(gateway, "text", **more)
+    *_, last = sse(answer.content)
+    error = json.loads(last.removeprefix(b"data: "))["error"]
+    assert why in error["message"], error
+    assert gateway.row(answer.headers["x-request-id"])["outcome"] == "cut"
+
+
+def test_a_client_may_forbid_it(gateway: Gateway, engines: list[Engine]) -> None:
+    engines[0].fault("cut", 20)
+    path, body = ROUTES["chat"]
+    answer = gateway.http.post(
+        gateway.url + path, json={**body, "ignore_eos": True}, headers={"x-joulegate-migrate": "off"}
+    )
+    assert b'"error"' in list(sse(answer.content))[-1]
+
+
+def test_a_request_that_kills_what_it_is_sent_to_does_not_get_a_third_instance(
+    gateway: Gateway, engines: list[Engine]
+) -> None:
+    for engine in engines:
+        engine.fault("cut", 3, times=5)
+    answer = ask(gateway, "chat")
+    assert b'"error"' in list(sse(answer.content))[-1]
+    assert gateway.row(answer.headers["x-request-id"])["attempts"] == 2
