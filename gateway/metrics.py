@@ -40,6 +40,7 @@ class Metrics(Collector):
         self._retries: Counter[str] = Counter()
         self._moves: Counter[tuple[str, ...]] = Counter()
         self._seams: defaultdict[tuple[str, ...], Histogram] = defaultdict(Histogram)
+        self._overruns: Counter[tuple[str, ...]] = Counter()
         self._attained: Counter[tuple[str, ...]] = Counter()
         self._ttft: defaultdict[tuple[str, ...], Histogram] = defaultdict(Histogram)
         self._tbt: defaultdict[tuple[str, ...], Histogram] = defaultdict(Histogram)
@@ -52,6 +53,10 @@ class Metrics(Collector):
         """An attempt ended at its instance for a reason other than the client's: `started` streams go on elsewhere or
         are cut, the others are tried again or fail."""
         self._moves[service, kind, "stream" if started else "start"] += 1
+
+    def overran(self, service: str, action: str) -> None:
+        """An answer got longer than predicted: what was done about it."""
+        self._overruns[service, action] += 1
 
     def finished(self, row: Mapping[str, object], timing: Timing | None) -> None:
         service, size_class = row["service"] or UNKNOWN, row["class"] or UNKNOWN
@@ -97,6 +102,8 @@ class Metrics(Collector):
         yield _counter(
             "joulegate_retries", "Attempts beyond the first.", ("service",), {(k,): v for k, v in self._retries.items()}
         )
+        yield _counter("joulegate_overruns", "Answers longer than predicted, by what was done: stay, boost or move.",
+                       ("service", "action"), self._overruns)  # fmt: skip
         yield _counter("joulegate_lost_attempts", "Attempts that an instance did not finish.",
                        ("service", "reason", "phase"), self._moves)  # fmt: skip
         yield _histogram("joulegate_seam_seconds", "Longest pause of a stream that went on elsewhere.",

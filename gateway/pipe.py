@@ -24,8 +24,8 @@ HELD_LIMIT_BYTES = 1024 * 1024  # of events before the first content; more is ha
 class Pipe:
     """`on_content` is called at the first content, `head` when the answer goes to the client, each at most once. The
     first content has to come by `begin_by_s`. `watch` is asked at every look whether the stream may stay where it is,
-    and told whether it went on since; it raises what ends it here. `on_edge` is called when `edge` events have come
-    and says when it wants to be called again."""
+    and told whether it went on since; it raises what ends it here. `on_edge` is called when `edge` events have come,
+    with their number, and says when it wants to be called again."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Pipe:
         on_content: Callable[[], None],
         head: Callable[[], tuple[int, Headers]],
         watch: Callable[[bool], None] | None = None,
-        on_edge: Callable[[], float] | None = None,
+        on_edge: Callable[[int], float] | None = None,
         edge: float = inf,
     ) -> None:
         self._events = events
@@ -79,7 +79,7 @@ class Pipe:
             self._timing.chunk(self._now_s(), events.events - before)
             self._client.write(out)
             if events.events >= self._edge and self._on_edge is not None:
-                self._edge = self._on_edge()
+                self._edge = self._on_edge(events.events)
 
     def check(self, heard: bool) -> None:
         """UpstreamTimeout when the answer should have begun, or gone on, by now. `heard`: something came since the

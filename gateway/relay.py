@@ -16,10 +16,12 @@ from gateway.config import Limits
 from gateway.dialect import reshape, upstream_message
 from gateway.job import Job
 from gateway.joined_stream import StreamEnded
+from gateway.metrics import Metrics
 from gateway.pipe import Pipe
-from gateway.resume import Stay, engine_headers, prepare
+from gateway.resume import engine_headers, prepare
 from gateway.service import Service
 from gateway.sse import EventStream, find_usage
+from gateway.stay import Stay
 from gateway.token_stream import Answer, TokenStream
 from pools.connection import Exchange, Head
 from pools.fleet import Member
@@ -31,11 +33,12 @@ ABORTED = (b'"finish_reason":"abort"', b'"stop_reason":"abort"')
 
 
 class Relay:
-    """Stateless but for the limits and the clock."""
+    """Stateless but for the limits; told of every overrun are the metrics."""
 
-    def __init__(self, limits: Limits, clock: Clock) -> None:
+    def __init__(self, limits: Limits, clock: Clock, metrics: Metrics) -> None:
         self.limits = limits
         self.clock = clock
+        self.metrics = metrics
 
     async def attempt(self, job: Job, service: Service, slot: Slot, body: bytes) -> Outcome:
         """Tells the instance's breaker how it went. Errors that are the client's own count neither way."""
@@ -174,10 +177,10 @@ class Relay:
                 job.seams.append(self.clock.now_s() - job.lost_s)
                 job.lost_s = None
 
-        stay = Stay(job, service, slot, self.clock)
+        stay = Stay(job, service, slot, self.clock, lambda action: self.metrics.overran(service.spec.name, action))
         pipe = Pipe(
             events, job.timing, client, self.clock, self.limits, begin_by_s, on_content=on_content, head=answer_head,
-            watch=stay.watch if job.answer is not None else None,
+            watch=stay.watch if job.answer is not None else None, on_edge=stay.overrun, edge=stay.edge,
         )  # fmt: skip
         client.on_room = exchange.hold
         try:

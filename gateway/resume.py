@@ -1,4 +1,4 @@
-"""A stream at its instance: when it has to leave, and what is asked of the next one."""
+"""The rest of a stream: whether another instance can make it, and what is asked of that one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import Any
 
 import msgspec
 
-from core.clock import Clock
-from core.errors import UpstreamFailed, UpstreamTimeout
-from core.instances import State
-from gateway.attempt import AttemptFailed, Leave
+from core.errors import UpstreamFailed
+from gateway.attempt import AttemptFailed
 from gateway.client import Headers
 from gateway.config import Limits
 from gateway.continuation import Seam, continuous, cut_of, left_of, request_of, stays_because, stops_of
@@ -19,35 +17,8 @@ from gateway.joined_stream import JoinedStream, closing
 from gateway.service import Service
 from pools.connection import Wires
 from pools.fleet import Member
-from pools.instance import Slot
 
 TEXT_LIMIT_BYTES = 16 * 1024 * 1024
-
-
-class Stay:
-    """Asked now and then whether a stream may stay where it is."""
-
-    def __init__(self, job: Job, service: Service, slot: Slot, clock: Clock) -> None:
-        self._job = job
-        self._service = service
-        self._instance = slot.instance
-        self._now_s = clock.now_s
-        self._still = 0
-
-    def watch(self, went_on: bool) -> None:
-        """UpstreamTimeout when the instance fails its probes and nothing comes from it either; Leave when it is to be
-        emptied, this stream can go on elsewhere and there is an elsewhere."""
-        self._still = 0 if went_on else self._still + 1
-        instance = self._instance
-        if self._still >= 2 and instance.state in (State.FAILED, State.STOPPED):
-            raise UpstreamTimeout("the instance fails its probes and sends nothing")
-        if instance.leave and self.elsewhere() and not why_it_stays(self._job):
-            raise Leave("drain")
-
-    def elsewhere(self) -> bool:
-        """Whether another instance is open now."""
-        now_s, here = self._now_s(), self._instance
-        return any(i is not here and i.open_to(now_s) for i in self._service.admission.router.instances.values())
 
 
 def why_it_stays(job: Job) -> str:

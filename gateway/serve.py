@@ -58,7 +58,7 @@ class Gateway:
         self.services = services
         self.keyring = keyring
         self.limiter = limiter
-        self.relay = Relay(limits, clock)
+        self.relay = Relay(limits, clock, metrics)
         self.clock = clock
         self.recorder = recorder
         self.metrics = metrics
@@ -203,8 +203,8 @@ class Gateway:
                 self._weigh(job, service, failure, max(0, job.progress - before))
             if job.client.started:
                 assert job.answer is not None
-                tokens = len(job.answer.prompt) + len(job.answer.ids)
-                ask = rest_of(ask, tokens, self.clock.now_s())
+                prompt, output = len(job.answer.prompt), len(job.answer.ids)
+                ask = rest_of(service.spec, ask, prompt, output, self.clock.now_s())
 
     def _weigh(self, job: Job, service: Service, failure: AttemptFailed, arrivals: int) -> None:
         """Returns if the request goes to another instance; raises what its client is told if not."""

@@ -84,13 +84,19 @@ def make_ask(
     )  # fmt: skip
 
 
-def rest_of(ask: Ask, tokens: int, now_s: float) -> Ask:
-    """The rest of a stream of `tokens` so far, prompt and answer. Its client waits for the next token, within its TBT
-    objective: before all who wait for their first."""
+def rest_of(spec: ServiceSpec, ask: Ask, prompt_tokens: int, output_tokens: int, now_s: float) -> Ask:
+    """The rest of a stream. Its client waits for the next token, within its TBT objective: before all who wait for
+    their first. An answer that got longer than predicted is one of the longer class now."""
+    tokens = prompt_tokens + output_tokens
     left = max(1, ask.q50_tokens - max(0, tokens - ask.input_tokens))
-    kv_tokens = max(ask.kv_tokens, tokens + left)
-    deadline_s = now_s + ask.tbt_limit_s
-    return structs.replace(ask, input_tokens=tokens, kv_tokens=kv_tokens, q50_tokens=left, deadline_s=deadline_s)
+    return structs.replace(
+        ask,
+        pool_index=max(ask.pool_index, spec.pool_for(spec.edges.output_size(output_tokens + 1))),
+        input_tokens=tokens,
+        kv_tokens=max(ask.kv_tokens, tokens + left),
+        q50_tokens=left,
+        deadline_s=now_s + ask.tbt_limit_s,
+    )
 
 
 def header_seconds(value: bytes | None, name: str, default_s: float) -> float:

@@ -85,6 +85,7 @@ class Instance:
         self.state = State.STARTING
         self.since_s = now_s
         self.reason = ""
+        self.boosts_wanted = 0  # overruns for which a higher clock here would have been the cheapest; only grows
         self.leave = False  # streams that can go on elsewhere are to leave it
         self.requests = 0
         self.sequences = 0

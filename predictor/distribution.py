@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from math import log2
+from math import erf, log2, sqrt
 
 from msgspec import Struct
 
 LONGEST_LOG2 = 20.0  # no answer is longer than 2**20 tokens
 NARROWEST = 1e-6
+MIN_SPREAD = 0.05  # in doublings: two quantiles that fall together, as those cut off by max_tokens, are no certainty
+Z90 = 1.2815515655446004  # standard normal
+NORMAL_GRID = tuple(step / 4 for step in range(-12, 13))
+NORMAL_BELOW = tuple(0.5 * (1.0 + erf(z / sqrt(2.0))) for z in NORMAL_GRID)
 
 
 class Distribution(Struct, frozen=True):
@@ -61,3 +65,10 @@ class Distribution(Struct, frozen=True):
             return 0.0
         gone = min(1.0 - NARROWEST, self.below(tokens))
         return min(1.0, (self.below(edge) - gone) / (1.0 - gone))
+
+
+def lognormal(q50_tokens: float, q90_tokens: float) -> Distribution:
+    """The lognormal distribution with these two quantiles, for predictors that tell no more."""
+    level = log2(max(1.0, q50_tokens))
+    spread = max(MIN_SPREAD, (log2(max(1.0, q90_tokens)) - level) / Z90)
+    return Distribution(NORMAL_GRID, NORMAL_BELOW, level, spread)

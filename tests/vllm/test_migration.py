@@ -52,7 +52,8 @@ def assert_one_stream(body: bytes) -> None:
 @pytest.mark.parametrize(("path", "make"), [(CHAT, chat), (TEXT, text)], ids=["chat", "completions"])
 def test_joined_streams_say_what_uncut_ones_say(rig: Rig, path: str, make: Any, variant: str) -> None:
     compared = 0
-    for prompt, cut in itertools.product(PROMPTS, CUTS):
+    cases = list(itertools.product(PROMPTS, CUTS))[:: 1 if variant == "plain" else 3]
+    for prompt, cut in cases:
         body = make(prompt, stream=True, **{"max_tokens": 40, **VARIANTS[variant]})
         got, was_cut = joined(rig, path, body, cut)
         assert_one_stream(got)
@@ -60,7 +61,7 @@ def test_joined_streams_say_what_uncut_ones_say(rig: Rig, path: str, make: Any, 
         assert meaning(path, got) == uncut, (prompt, cut)
         compared += was_cut
     rig.ledger.joined += compared
-    assert compared >= len(PROMPTS) * len(CUTS) * 0.7  # a fast stream comes in fewer events than it has tokens
+    assert compared >= len(cases) * 0.7  # a fast stream comes in fewer events than it has tokens
 
 
 @pytest.mark.parametrize("include", [False, True], ids=["left-out", "included"])
@@ -68,7 +69,7 @@ def test_joined_streams_say_what_uncut_ones_say(rig: Rig, path: str, make: Any, 
 def test_a_stop_string_anywhere_about_the_cut(rig: Rig, prompt: str, include: bool) -> None:
     plain = text(prompt, stream=True, max_tokens=40)
     whole = meaning(TEXT, rig.direct(TEXT, plain).content)["text"][0]
-    for at, cut in itertools.product((20, 45, 70), (3, 6, 9, 14, 20)):
+    for at, cut in itertools.product((20, 60), (3, 6, 9, 14, 20)):
         stop = whole[at : at + 9]
         body = plain | {"stop": [stop, "never said, and long"], "include_stop_str_in_output": include}
         got, was_cut = joined(rig, TEXT, body, cut)

@@ -1,0 +1,101 @@
+"""A stream at its instance: when it has to leave. Asked by the stream's pipe now and then, and when it is overlong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+from core.clock import Clock
+from core.errors import UpstreamTimeout
+from core.instances import State
+from core.service import SIZES
+from gateway.attempt import Leave
+from gateway.job import Job
+from gateway.resume import why_it_stays
+from gateway.service import Service
+from pools.instance import Instance, Slot
+from pools.overrun import Choice, Site, Stream, choose
+from predictor.distribution import lognormal
+from profiles.engine_model import EngineModel
+
+MOST_SITES = 8  # weighed per overrun
+
+
+class Stay:
+    """Asked now and then whether a stream may stay where it is."""
+
+    def __init__(self, job: Job, service: Service, slot: Slot, clock: Clock, count: Callable[[str], None]) -> None:
+        self._job = job
+        self._service = service
+        self._instance = slot.instance
+        self._now_s = clock.now_s
+        self._still = 0
+        self._count = count
+
+    def watch(self, went_on: bool) -> None:
+        """UpstreamTimeout when the instance fails its probes and nothing comes from it either; Leave when it is to be
+        emptied, this stream can go on elsewhere and there is an elsewhere."""
+        self._still = 0 if went_on else self._still + 1
+        instance = self._instance
+        if self._still >= 2 and instance.state in (State.FAILED, State.STOPPED):
+            raise UpstreamTimeout("the instance fails its probes and sends nothing")
+        if instance.leave and self.elsewhere() and not why_it_stays(self._job):
+            raise Leave("drain")
+
+    @property
+    def edge(self) -> float:
+        """Tokens at which the answer is longer than predicted."""
+        sized = self._job.sized
+        if self._job.answer is None or sized is None or self._instance.model is None:
+            return inf
+        return self._after(sized.output_size)
+
+    def _after(self, output_size: str) -> float:
+        edges = dict(zip(SIZES, self._service.spec.edges.output, strict=False))
+        return edges.get(output_size, inf)
+
+    def overrun(self, events: int) -> float:
+        """Weighs what to do with an answer of `events` tokens or more; returns when to ask again, or raises Leave."""
+        choice = weigh_overrun(self._job, self._service, self._instance, self._now_s())
+        self._count(choice.action)
+        if choice.action == "boost":
+            self._instance.boosts_wanted += 1
+        if choice.action == "move" and not why_it_stays(self._job):
+            raise Leave("overrun")
+        return max(2.0 * events, self._after(self._service.spec.edges.output_size(events + 1)))
+
+    def elsewhere(self) -> bool:
+        """Whether another instance is open now."""
+        now_s, here = self._now_s(), self._instance
+        return any(i is not here and i.open_to(now_s) for i in self._service.admission.router.instances.values())
+
+
+def weigh_overrun(job: Job, service: Service, here: Instance, now_s: float) -> Choice:
+    """With what the router knows of the instances that serve the longer answers."""
+    answer, sized, timing = job.answer, job.sized, job.timing
+    assert answer is not None and sized is not None and timing is not None and here.model is not None
+    spec, limit = service.spec, job.parsed.max_tokens if job.parsed else None
+    room = spec.context_tokens - len(answer.fold().prompt)
+    stream = Stream(
+        prompt_tokens=len(answer.prompt),
+        out_tokens=len(answer.ids),
+        most_tokens=max(len(answer.ids) + 1, min(limit or room, room)),
+        late=timing.gaps_late,
+        tbt_limit_s=timing.tbt_limit_s,
+        length=lognormal(sized.prediction.q50_tokens, sized.prediction.q90_tokens),
+    )
+    first = spec.pool_for(spec.edges.output_size(stream.out_tokens + 1))
+    names = {pool.name for pool in spec.pools[first:]}
+    tokens = stream.prompt_tokens + stream.out_tokens
+    others = [
+        _site(instance, instance.model, 1, tokens)
+        for instance in service.admission.router.instances.values()
+        if instance is not here and instance.model is not None and instance.pool in names and instance.open_to(now_s)
+        and instance.sequences < instance.limits.slots
+    ]  # fmt: skip
+    return choose(stream, _site(here, here.model, 0, 0), others[:MOST_SITES])
+
+
+def _site(instance: Instance, model: EngineModel, more: int, tokens: int) -> Site:
+    running, kv_tokens = max(1, instance.sequences + more), instance.kv_tokens + tokens
+    return Site(instance.id, model, instance.tp, instance.clock_mhz, running, kv_tokens, instance.limits.kv_tokens)
