@@ -10,7 +10,7 @@ MINUTES ?= 10
 PEERS ?=
 STAMP := $(VENV)/.installed
 
-.PHONY: help install serve test test-unit test-e2e test-vllm check format lock replay bench bench-self clean
+.PHONY: help install serve test test-unit test-e2e test-vllm check format lock replay bench bench-self agent-kills clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -53,6 +53,7 @@ format: install ## lay the code out
 
 lock: ## resolve the dependencies anew
 	$(BIN)/uv pip compile --quiet --generate-hashes --no-annotate --no-header --group dev pyproject.toml --python-version 3.11 -o requirements.lock
+	$(BIN)/uv pip compile --quiet --generate-hashes --no-annotate --no-header -c requirements.lock pyproject.toml --python-version 3.11 -o requirements-serve.lock
 	echo uv | $(BIN)/uv pip compile --quiet --generate-hashes --no-annotate --no-header --python-version 3.11 - -o requirements-uv.lock
 
 replay: install ## MINUTES of TRACE live through the emulated pools: TTFT and TBT per class, errors, pool shares
@@ -63,6 +64,9 @@ bench: install ## joulegate beside nginx, vllm-router, smg, litellm (PEERS=) in 
 
 bench-self: install ## joulegate against itself: how large a difference is noise here
 	$(BIN)/python -m bench.run --self-check --out build/bench-self.json
+
+agent-kills: install ## kill -9 of agent, gateway and controller in every combination, 100 runs: are clocks undone in time?
+	$(BIN)/python -m bench.agent_kills
 
 clean: ## remove what make made
 	rm -rf $(VENV) .venv-vllm build

@@ -137,10 +137,6 @@ class Hardware:
             del self.applied[uuid]
             self._undoer.undone([uuid])
 
-    def forget(self) -> None:
-        """Somebody else has undone everything."""
-        self.applied.clear()
-
     def recheck(self) -> None:
         """Turns knobs on again that work again: after a driver was reloaded, a permission was given, a GPU reset."""
         if any(isinstance(error, DriverReloaded) for error in self.off.values()):

@@ -96,7 +96,6 @@ class Link:
             self.ready.set()
         if b"reset" in data:
             log.warning("the watchdog has undone all clocks: this agent was silent for too long")
-            self._marked.clear()
             self._undone_elsewhere()
         if not data:
             log.error("the watchdog ended; starting another", pid=process.pid)

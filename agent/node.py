@@ -130,9 +130,10 @@ class Node:
             await self._clock.sleep(TICK_S)
 
     def undone_elsewhere(self) -> None:
-        """The watchdog has undone all clocks: what was leased is over."""
+        """The watchdog has undone all clocks: what was leased is over. Undoing once more is for a clock that was set
+        after it, before this process heard of it."""
         self.leases.revoke()
-        self._driver.submit(self.hardware.forget)
+        self._driver.submit(self.hardware.close)
 
     async def _expire(self) -> None:
         ended = self.leases.expire(self._clock.now_s())

@@ -10,5 +10,5 @@ while kill -0 "$agent" 2>/dev/null; do # a signal ended the first wait
     wait "$agent"
     status=$?
 done
-joulegate agent --reset
+joulegate agent "$@" --reset
 exit "$status"
