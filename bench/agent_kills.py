@@ -108,7 +108,8 @@ def watchdog_then_agent(scene: Scene) -> None:
     """The agent starts another watchdog; then it is killed itself."""
     first = scene.agent.watchdog
     kill_id(first)
-    until(lambda: scene.agent.http.get("/readiness").status_code == 200 and scene.agent.watchdog != first)
+    until(lambda: scene.agent.watchdog not in (None, first))
+    until(lambda: scene.agent.http.get("/readiness").status_code == 200)
     scene.agent.send(signal.SIGKILL)
 
 

@@ -80,10 +80,10 @@ class Agent(Process):
             return False
 
     @property
-    def watchdog(self) -> int:
-        """Its process id."""
+    def watchdog(self) -> int | None:
+        """Its process id; None between two of them."""
         named = Path(f"/proc/{self.child.pid}/task/{self.child.pid}/children")
-        return int(named.read_text().split()[0])
+        return next(map(int, named.read_text().split()), None)
 
     def locks(self, uuids: Sequence[str] = UUIDS) -> list[int]:
         return [gpu.locked_max_mhz for gpu in self.state.group(uuids)]
@@ -105,5 +105,6 @@ class Holder(Process):
         super().__init__(argv, folder / f"{name}.log")
 
 
-def kill_id(pid: int) -> None:
+def kill_id(pid: int | None) -> None:
+    assert pid is not None
     os.kill(pid, signal.SIGKILL)
