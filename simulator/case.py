@@ -8,7 +8,9 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from core.instances import Shape
 from core.service import CLASSES, SIZES, STEP_TOKENS, Edges, InstanceLimits, LauncherSpec, PoolSpec, ServiceSpec, Slo
+from pools.shape import LEAST_STEP_TOKENS
 from predictor.length import RunningLengths
 from profiles.engine_model import EngineModel
 from simulator.cluster import Costs, costs_of
@@ -23,6 +25,7 @@ CONTEXT_TOKENS = 16_384
 PAPER_ACCURACY = 0.81  # DynamoLLM's BERT predictor (HPCA 2025, IV-E)
 MOST_SLOTS = 256  # vLLM's default of sequences at once
 SLOTS_STEP = 8
+LEAST_BATCH = 64  # sequences beside a prompt's chunk, below which an instance is too empty to be worth its watts
 SAMPLE = 20_000  # answers kept for the usual lengths of each size
 OpenTrace = Callable[[], Iterable[Arrival]]
 
@@ -97,21 +100,31 @@ class Case:
             return Declared(RunningLengths(), edges)
         return Confused(even_confusion(float(self.predictor)), self.facts.usual, edges, self.seed)
 
-    def limits(self) -> InstanceLimits:
+    def limits(self, tp: int = 0, clock_mhz: int = 0, per_step: int = 0) -> InstanceLimits:
         """As many sequences as keep the TBT objective at the trace's mean context while a prompt is prefilled beside
-        them, and the engine's KV room."""
-        model, slots = self.model, MOST_SLOTS
-        per_step = self.costs.step_tokens.get(self.tp, STEP_TOKENS)
+        them, and the engine's KV room. 0: as the case says, that is its TP, its clock, the costs' tokens of a step."""
+        model, tp, clock_mhz, slots = self.model, tp or self.tp, clock_mhz or self.clock_mhz, MOST_SLOTS
+        per_step = per_step or self.costs.step_tokens.get(tp, STEP_TOKENS)
         while slots > SLOTS_STEP:
             context = round(slots * self.facts.mean_context)
             prefill = max(1, per_step - slots)
-            if model.step_s(self.tp, self.clock_mhz, prefill, slots, context) <= self.spec.slo.tbt_s:
+            if model.step_s(tp, clock_mhz, prefill, slots, context) <= self.spec.slo.tbt_s:
                 break
             slots -= SLOTS_STEP
-        return InstanceLimits(slots, model.kv_tokens(self.tp), per_step)
+        return InstanceLimits(slots, model.kv_tokens(tp), per_step)
 
     def pool(self, name: str, serves: tuple[str, ...], instances: int) -> PoolSpec:
         return PoolSpec(name, serves, instances, self.tp, self.clock_mhz, self.limits())
+
+    def shape(self, tp: int, clock_mhz: int, per_step: int = 0) -> Shape:
+        """An instance at `clock_mhz`. Its step takes `per_step` tokens, or as many as leave room for a batch of
+        LEAST_BATCH beside them within the TBT objective."""
+        tokens = per_step or STEP_TOKENS
+        limits = self.limits(tp, clock_mhz, tokens)
+        while not per_step and limits.slots < LEAST_BATCH and tokens > LEAST_STEP_TOKENS:
+            tokens //= 2
+            limits = self.limits(tp, clock_mhz, tokens)
+        return Shape(tp, clock_mhz, limits.slots, tokens)
 
     def setup(self, pools: tuple[PoolSpec, ...], gpus: int, pool_of: PoolOf = pool_by_output) -> Setup:
         spec = replace(self.spec, pools=pools)

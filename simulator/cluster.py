@@ -7,7 +7,7 @@ given back; it drains until it is empty, and ends. What should exist is the cont
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -113,6 +113,7 @@ class SimCluster:
         self.switches = Switches()
         self.ended: list[EnergyOfInstance] = []
         self.totals = EngineCounters()  # of the instances that ended
+        self.on_placed: Callable[[Member], None] = lambda member: None  # a request has come to an instance
         self._book = book
         self._gaps = gaps
         self._world = world
@@ -125,9 +126,7 @@ class SimCluster:
 
     async def observe(self) -> Seen:
         now_s = self._world.now_s
-        for member in list(self.members.values()):
-            if member.instance.state is State.DRAINING and member.instance.requests == 0:
-                self._end(member, State.STOPPED)
+        self.end_drained()
         pools = tuple(
             SeenPool(
                 self.spec.name, pool.name, self.wanted[pool.name], pool.tp, self.router.queued(index), True,
@@ -150,7 +149,7 @@ class SimCluster:
             case Resume():
                 self.resume(action.instance_id, action.reason)
             case Forget():
-                self._forget(action.instance_id)
+                self.forget(action.instance_id)
             case SetClock():
                 self.set_clock(action.instance_id, action.clock_mhz)
             case Park():
@@ -165,13 +164,13 @@ class SimCluster:
 
     # --- life of an instance
 
-    def start_ready(self) -> None:
-        """The plan of the first window, READY at second 0."""
+    def start_ready(self, first: Mapping[str, Sequence[Shape]]) -> None:
+        """The plan of the first window, READY at second 0: as configured where `first` does not say as what."""
         for pool in self.spec.pools:
-            for _ in range(self.wanted[pool.name]):
-                if not self.stock.reserve(pool.tp):
+            for shape in first.get(pool.name) or (AS_CONFIGURED,) * self.wanted[pool.name]:
+                if not self.stock.reserve(shape.tp or pool.tp):
                     raise ValueError(f"the plan needs more than the {self.stock.total} GPUs there are")
-                member = self._add(pool)
+                member = self._add(pool, shape)
                 self._power_on(member)
                 self._ready(member)
 
@@ -193,6 +192,11 @@ class SimCluster:
         else:
             self._world.at(self._world.now_s + self._costs.back_after_s, lambda: self._boot(member))
         return member
+
+    def end_drained(self) -> None:
+        for member in list(self.members.values()):
+            if member.instance.state is State.DRAINING and member.instance.requests == 0:
+                self._end(member, State.STOPPED)
 
     def drain(self, instance_id: str, reason: str, *, keep_gpus: bool = False) -> None:
         member = self.members.get(instance_id)
@@ -244,9 +248,15 @@ class SimCluster:
         member = self.members.get(instance_id)
         if member is None or member.instance.clock_mhz == clock_mhz:
             return
-        self.switches.clock_writes += 1
         member.instance.clock_mhz = clock_mhz
-        self._world.at(self._world.now_s + self._costs.clock_switch_s, lambda: self._clock_settles(member))
+        self._write_clock(member, clock_mhz)
+
+    def throttle(self, instance_id: str, clock_mhz: int) -> None:
+        """As `set_clock`, but beneath the clock that the router reckons with: whoever throttles an instance lets it run
+        up again as soon as what it holds needs that."""
+        member = self.members.get(instance_id)
+        if member is not None and member.engine is not None and member.written_mhz != clock_mhz:
+            self._write_clock(member, clock_mhz)
 
     def energy(self) -> Iterator[EnergyOfInstance]:
         """Of every instance there was, until now. What bare GPUs draw is the stock's."""
@@ -307,7 +317,7 @@ class SimCluster:
         spec = self.spec
         limits = EngineLimits(instance.limits.slots, spec.context_tokens, instance.step_tokens)
         engine = DesEngine(
-            self._book, instance.tp, instance.clock_mhz, limits, self._gaps, now_s=now_s,
+            self._book, instance.tp, member.written_mhz, limits, self._gaps, now_s=now_s,
             tbt_limit_s=spec.slo.tbt_s, on_watts=self.meter.change,
         )  # fmt: skip
         member.awake(engine, now_s)
@@ -322,9 +332,14 @@ class SimCluster:
             self.changed.set()
             self.router.pump(self._world.now_s)
 
+    def _write_clock(self, member: Member, clock_mhz: int) -> None:
+        self.switches.clock_writes += 1
+        member.written_mhz = clock_mhz
+        self._world.at(self._world.now_s + self._costs.clock_switch_s, lambda: self._clock_settles(member))
+
     def _clock_settles(self, member: Member) -> None:
         if member.engine is not None:
-            member.engine.set_clock(member.instance.clock_mhz, self._world.now_s)
+            member.engine.set_clock(member.written_mhz, self._world.now_s)
             member.touch()
 
     def _close(self, member: Member) -> None:
@@ -349,7 +364,7 @@ class SimCluster:
         member.instance.set_state(state, self._world.now_s, member.instance.reason)
         self._remove(member)
 
-    def _forget(self, instance_id: str) -> None:
+    def forget(self, instance_id: str) -> None:
         member = self.members.get(instance_id)
         if member is None:
             return

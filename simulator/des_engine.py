@@ -76,6 +76,10 @@ class DesEngine:
     def has_work(self) -> bool:
         return bool(self._decoding or self._prefilling) or self.waiting_count > 0
 
+    def before_first(self) -> list[Seq]:
+        """Those whose first token is still to come, in the order in which they are prefilled."""
+        return [seq for seq in (*self._prefilling, *sorted(self._waiting)) if seq.first_s is None and seq.state != GONE]
+
     def kv_used(self) -> int:
         """As of the last batch change."""
         return self._context - len(self._decoding) + self._prefill_room

@@ -42,6 +42,7 @@ class Member:
     ) -> None:  # fmt: skip
         self.instance = instance
         self.start_s = start_s
+        self.written_mhz = instance.clock_mhz  # the clock last written, which the engine has a little later
         self.keep_gpus = False  # when it ends they stay held
         self.engine: DesEngine | None = None
         self.held_from_s: float | None = None  # since when it has its GPUs

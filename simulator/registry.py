@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from simulator.baselines import autoscale, ecofaas, pegasus, retail, static_best, throttllem, voltana
 from simulator.case import Case
 from simulator.policies import Say, joulegate, multipool, singlepool
 from simulator.run import Ran
@@ -29,6 +30,13 @@ class Policy:
 POLICIES: tuple[Policy, ...] = (
     Policy("singlepool", DYNAMOLLM, singlepool),
     Policy("multipool", DYNAMOLLM, multipool),
+    Policy("autoscale", "Kubernetes HorizontalPodAutoscaler", autoscale.run),
+    Policy("pegasus", "Pegasus (ISCA 2014)", pegasus.run),
+    Policy("retail", "ReTail (HPCA 2022)", retail.run),
+    Policy("throttllem", "throttLL'eM (HPCA 2025)", throttllem.run),
+    Policy("voltana", "VoltanaLLM (arXiv 2509.04827)", voltana.run),
+    Policy("ecofaas", "EcoFaaS (ISCA 2024)", ecofaas.run),
+    Policy("static-best", "search over static plans, with hindsight", static_best.run),
     Policy("joulegate", "the controller that serves", joulegate),
 )
 

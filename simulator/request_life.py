@@ -179,6 +179,7 @@ class RequestLife:
             priority=priority, group=flight.size_class, owner=flight,
         )  # fmt: skip
         member.touch()
+        self._cluster.on_placed(member)
 
     def progressed(self, member: Member, firsts: list[Seq], finished: list[Seq]) -> None:
         """An engine's batch changed: some have their first token, some are complete."""

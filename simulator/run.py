@@ -5,10 +5,12 @@ Owns the wiring and what must balance at the end; the figures made of it are the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controller.loop import Controller
+from core.instances import Shape
 from core.recorder import NullRecorder, Recorder
 from core.request import Outcome
 from core.service import ServiceSpec
@@ -27,12 +29,14 @@ from simulator.trace import Arrival
 from simulator.world import World
 
 Disturb = Callable[[World, SimCluster], None]  # schedules faults and whatever else a story needs
+Driver = Callable[[World, SimCluster, Tally], None]  # schedules its own ticks; what it does not change stays
 TICK_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """Everything a run depends on besides its trace; the same setup and trace give the same run."""
+    """Everything a run depends on besides its trace; the same setup and trace give the same run. `driver` decides
+    instead of the controller that serves. `first`: as what the instances of a pool are READY at second 0."""
 
     spec: ServiceSpec
     model: EngineModel
@@ -43,6 +47,8 @@ class Setup:
     pool_of: PoolOf = pool_by_output
     seed: int = 0
     tick_s: float = TICK_S
+    driver: Driver | None = None
+    first: Mapping[str, Sequence[Shape]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +118,14 @@ def simulate(
     )  # fmt: skip
     clock = SimClock(world)
     controller = Controller(cluster, clock, recorder or NullRecorder(), interval_s=setup.tick_s)
-    cluster.start_ready()
+    cluster.start_ready(setup.first)
     if timeline is not None:
         timeline.attach(world, cluster)
     disturb(world, cluster)
+    if setup.driver is not None:
+        setup.driver(world, cluster, tally)
     life.begin(iter(trace), cluster)
-    run_simulated(controller.run())
+    run_simulated(controller.run() if setup.driver is None else clock.sleep_until(math.inf))
     if controller.last_error:
         raise RuntimeError(f"a tick failed: {controller.last_error}")
     cluster.meter.until(world.now_s)
