@@ -23,7 +23,7 @@ from simulator.bound_points import Points
 
 ROUNDS = 2
 FEW = 3  # rounds of columns with the instances fixed: a cut holds at any prices, so these need not be the best
-MOST_ROWS = 2000  # of cuts, beyond which another round takes minutes and is left out
+MOST_ROWS = 500  # of cuts, beyond which another round takes minutes and is left out
 MOST_NODES = 20  # nodes, not seconds: the same input gives the same bound
 GAP = 2e-3
 OVERTIME = 100  # seconds of loaded idle that a second beyond the held ones is priced at, where cuts are looked for
