@@ -8,10 +8,9 @@ CONFIG ?= configs/dev.yaml
 TRACE ?= ../shared/data/azure_llm_2023/AzureLLMInferenceTrace_conv.csv
 MINUTES ?= 10
 PEERS ?=
-PAPER ?=
 STAMP := $(VENV)/.installed
 
-.PHONY: help install serve test test-unit test-e2e test-vllm check format lock replay bench bench-self agent-kills paper clean
+.PHONY: help install serve test test-unit test-e2e test-vllm check format lock replay bench bench-self agent-kills clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -68,9 +67,6 @@ bench-self: install ## joulegate against itself: how large a difference is noise
 
 agent-kills: install ## kill -9 of agent, gateway and controller in every combination, 100 runs: are clocks undone in time?
 	$(BIN)/python -m bench.agent_kills
-
-paper: install ## DynamoLLM's evaluation simulated, the paper's figures beside ours, into build/paper; goes on where it stopped
-	nice -n 5 $(BIN)/python -m bench.paper --trace $(TRACE) $(PAPER)
 
 clean: ## remove what make made
 	rm -rf $(VENV) .venv-vllm build

@@ -31,14 +31,12 @@ def until(holds: Callable[[], object], within_s: float = 30.0) -> float | None:
 
 
 class Process:
-    def __init__(
-        self, argv: Sequence[str], log: Path, env: Mapping[str, str] | None = None, folder: Path = ROOT
-    ) -> None:
+    def __init__(self, argv: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> None:
         self.log = log
         with log.open("ab") as output:
             self.child = subprocess.Popen(
                 [sys.executable, *argv],
-                cwd=folder,
+                cwd=ROOT,
                 env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

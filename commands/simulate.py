@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -61,14 +62,14 @@ def simulate(
         fail("--minutes must be positive, --start not negative", 2)
     plan = Plan(
         _chosen(policies), tuple(range(seed, seed + seeds)), Rates(usd_per_gpu_hour, usd_per_kwh, gco2_per_kwh),
-        jobs or os.cpu_count() or 1, sampled=out is not None, bound=bound,
+        jobs or os.cpu_count() or 1, sampled=out is not None, bound=bound and find_spec("simulator.bounds") is not None,
     )  # fmt: skip
     flags = [f"scale={scale:g}", f"predictor={predictor}", *([] if gpus is None else [f"gpus={gpus}"])]
     load = TraceLoad(trace, start * 60, float("inf") if minutes is None else minutes * 60)
     try:
         base = apply_all(_experiment(service, config, load), [*flags, *(settings or ())])
         labels, experiments = _swept(base, sweep)
-        rows = read_rows(trace, max(one.spec.context_tokens for one in experiments))
+        rows = read_rows(trace, min(one.spec.context_tokens for one in experiments))
         reports, timelines, sim = _run(experiments, rows, plan)
     except (TraceError, OSError, ValueError) as error:
         fail(str(error), 2)
@@ -95,7 +96,7 @@ def _run(
 
     with Bar() as bar:
         compared = compare(experiments, rows, plan, bar.note, bar.done)
-    reports = [document(one, plan, rows) for one in compared]
+    reports = [document(one, plan, rows.excluded) for one in compared]
     return reports, [one.timelines for one in compared], {**sim(compared), "jobs": plan.jobs}
 
 

@@ -56,6 +56,7 @@ class SeenPool:
     queued: int
     managed: bool  # False for static pools, whose instances somebody else runs
     waiting: tuple[SeenWaiting, ...] = ()  # the earliest deadlines first; the first WAITING_SEEN of them
+    pinned: bool = False  # an operator set `wanted`: no plan changes it until it is let go
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from core.errors import BadRequest, Conflict, NotFound
 from core.instances import State
 from core.service import ServiceSpec, Slo, order_problem
 from gateway import admin_views as views
+from gateway.admin_controller import make_controller_routes
 from gateway.admin_models import (
     AddInstance,
     Changed,
@@ -97,23 +98,21 @@ class Admin:
             raise Conflict("this service runs elsewhere: give the url of the instance to add", code="url_needed")
         if body.url is not None:
             check_url(body.url)
-        self._audit(request, "add_instance", service=body.service, pool=body.pool, url=body.url)
+        self.audit(request, "add_instance", service=body.service, pool=body.pool, url=body.url)
         if body.url is not None:
             new_id = fleet.adopt(body.pool, body.url)
             return self._start("add", new_id, lambda: views.is_ready(service, new_id))
-        fleet.wanted[body.pool] += 1
-        goal = fleet.wanted[body.pool]
+        goal = fleet.pin(body.pool, self._has(service, body.pool) + 1)
         return self._start("add", body.pool, lambda: views.ready_in(service, body.pool) >= goal)
 
     async def remove_instance(self, instance_id: InstanceId, request: Request) -> JobView:
         """Drains the instance, then ends it (or forgets it, if it runs elsewhere). Its pool wants one fewer."""
         service = self._owner(instance_id)
         instance = service.fleet.members[instance_id].instance
-        self._audit(request, "remove_instance", instance=instance_id)
+        self.audit(request, "remove_instance", instance=instance_id)
         held = instance.state is State.DRAINING and service.fleet.members[instance_id].resumable
         if not instance.adopted and (held or instance.state in (State.STARTING, State.READY)):
-            wanted = service.fleet.wanted
-            wanted[instance.pool] = max(0, wanted.get(instance.pool, 0) - 1)
+            service.fleet.pin(instance.pool, self._has(service, instance.pool) - 1)
         service.fleet.drain(instance_id, "removed by an operator")
         return self._start("remove", instance_id, lambda: instance_id not in service.fleet.members)
 
@@ -121,7 +120,7 @@ class Admin:
         """No new requests go there; it keeps running and can be resumed. With `move` the streams that can go on at
         another instance do. The job is done when nothing runs on it."""
         service = self._owner(instance_id)
-        self._audit(request, "drain", instance=instance_id, move=move)
+        self.audit(request, "drain", instance=instance_id, move=move)
         service.fleet.drain(instance_id, "drained by an operator", resumable=True, move=move)
         return self._start("drain", instance_id, lambda: views.is_idle(service, instance_id))
 
@@ -130,7 +129,7 @@ class Admin:
         service = self._owner(instance_id)
         if not service.fleet.members[instance_id].resumable:
             raise Conflict(f"{instance_id} is not drained by an operator", code="not_drained")
-        self._audit(request, "resume", instance=instance_id)
+        self.audit(request, "resume", instance=instance_id)
         service.fleet.resume(instance_id)
         return self._start("resume", instance_id, lambda: views.is_ready(service, instance_id))
 
@@ -142,9 +141,11 @@ class Admin:
         if body.instances is not None and not found.fleet.launcher.managed:
             raise Conflict("the instances of this service run elsewhere", code="not_managed")
         spec = _with_serves(found.spec, pool, tuple(body.serves)) if body.serves is not None else found.spec
-        self._audit(request, "change_pool", service=service, pool=pool, **body.model_dump(exclude_none=True))
+        self.audit(request, "change_pool", service=service, pool=pool, **body.model_dump(exclude_none=True))
         if body.instances is not None:
-            found.fleet.wanted[pool] = body.instances
+            found.fleet.pin(pool, body.instances)
+        if body.pinned is False:
+            found.fleet.pinned.discard(pool)
         return self._respec(found, spec)
 
     async def change_slo(self, service: str, body: SloChange, request: Request) -> Changed:
@@ -153,17 +154,17 @@ class Admin:
         old = found.spec.slo
         ttft: dict[str, float] = {size: value / 1000 for size, value in (body.ttft_p99_ms or {}).items()}
         tbt_s = old.tbt_s if body.tbt_p99_ms is None else body.tbt_p99_ms / 1000
-        self._audit(request, "change_slo", service=service, **body.model_dump(exclude_none=True))
+        self.audit(request, "change_slo", service=service, **body.model_dump(exclude_none=True))
         return self._respec(found, replace(found.spec, slo=Slo({**old.ttft_s, **ttft}, tbt_s)))
 
     async def reload(self, request: Request) -> Changed:
         """Reads the configuration file again and applies it whole, or not at all."""
         running = self._running
         changes = apply_config(running, self._load(), self._environment)
-        self._audit(request, "reload", generation=running.generation, changes=changes)
+        self.audit(request, "reload", generation=running.generation, changes=changes)
         return Changed(generation=running.generation, changes=changes)
 
-    def _audit(self, request: Request, action: str, **fields: object) -> None:
+    def audit(self, request: Request, action: str, **fields: object) -> None:
         clock = self._running.clock
         row = {"kind": "admin", "t": clock.wall_s(), "who": request.state.who, "action": action, **fields}
         self._running.recorder.record(row)
@@ -186,6 +187,12 @@ class Admin:
         self._running.cluster.changed.set()
         return Changed(generation=self._running.generation, changes=[f"service {spec.name} changed"])
 
+    def _has(self, service: Service, pool: str) -> int:
+        """Instances that a pool should have now, before an operator says otherwise."""
+        if self._running.config.controller.plan == "configured" or pool in service.fleet.pinned:
+            return service.fleet.wanted.get(pool, 0)
+        return views.live_in(service, pool)
+
     def _start(self, kind: str, target: str, finished: Callable[[], bool]) -> JobView:
         self._running.cluster.changed.set()
         return views.job_view(self._jobs.add(kind, target, self._running.clock.wall_s(), finished))
@@ -203,6 +210,7 @@ def make_admin(running: Running, load: Callable[[], Config], environment: Mappin
         ("/config", admin.config),
     ):
         router.add_api_route(path, read, methods=["GET"])
+    router.include_router(make_controller_routes(running, admin.audit))
     router.add_api_route("/jobs/{job_id}", admin.job, methods=["GET"], responses=MISSING)
     one = "/instances/{instance_id}"
     for path, method, action, responses in (

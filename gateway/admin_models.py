@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 Millis = Annotated[float, Field(gt=0, le=86_400_000, description="milliseconds")]
 
 
+Mode = Literal["shadow", "advise", "enforce"]
+
+
 class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
@@ -60,7 +63,7 @@ class ServiceView(BaseModel):
 
 class StateView(BaseModel):
     generation: int
-    mode: Literal["shadow", "advise", "enforce"]
+    mode: Mode
     in_flight: int
     closing: bool
     ticks: int
@@ -91,7 +94,8 @@ class AddInstance(Strict):
 
 class PoolChange(Strict):
     serves: list[Literal["S", "M", "L"]] | None = Field(default=None, min_length=1, max_length=3)
-    instances: int | None = Field(default=None, ge=0, le=1024)
+    instances: int | None = Field(default=None, ge=0, le=1024, description="holds against any plan, until let go")
+    pinned: Literal[False] | None = Field(default=None, description="false: the plan may change it again")
 
 
 class SloChange(Strict):

@@ -14,7 +14,7 @@ def state_view(running: Running) -> StateView:
     gateway, now_s = running.gateway, running.clock.now_s()
     return StateView(
         generation=running.generation,
-        mode=running.config.controller.mode,
+        mode=running.mode.name,
         in_flight=gateway.in_flight,
         closing=gateway.closing,
         ticks=running.controller.state.ticks,
@@ -74,6 +74,12 @@ def is_ready(service: Service, instance_id: str) -> bool:
 def is_idle(service: Service, instance_id: str) -> bool:
     member = service.fleet.members.get(instance_id)
     return member is None or member.instance.requests == 0
+
+
+def live_in(service: Service, pool: str) -> int:
+    live = (State.STARTING, State.READY, State.PARKED)
+    instances = (member.instance for member in service.fleet.members.values())
+    return sum(1 for instance in instances if instance.pool == pool and instance.state in live)
 
 
 def ready_in(service: Service, pool: str) -> int:

@@ -131,8 +131,18 @@ class Controller(Section):
     mode: Literal["shadow", "advise", "enforce"] = Field(
         default="enforce", description="shadow = decide and log, advise = offer for approval, enforce = do."
     )
+    plan: Literal["configured", "energy"] = Field(
+        default="configured",
+        description="configured = every pool keeps its instances; energy = counts, tensor parallelism and clocks are "
+        "chosen for the fewest joules within the objectives. Needs a profile.",
+    )
+    plan_interval_s: Seconds = Field(default=300.0, description="Time between two plans; more load plans sooner.")
     interval_s: Seconds = Field(default=1.0, description="Longest time between two ticks.")
     gpus: int = Field(default=0, ge=0, le=1_000_000, description="GPUs that instances may use in all. 0: no limit.")
+    node_gpus: Literal[1, 2, 4, 8, 16] = Field(default=8, description="GPUs of one machine: no instance spans two.")
+    eta: float = Field(default=1.0, ge=0, le=1, description="1 = only joules count in a plan, 0 = only latency.")
+    spare: bool = Field(default=False, description="The load must fit without the largest instance, too (N+1).")
+    power_cap_w: float | None = Field(default=None, gt=0, description="Most watts that instances may draw. null: none.")
 
 
 class RunLogConfig(Section):

@@ -8,11 +8,14 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
+from math import inf
+from typing import Literal
 
 import httpx
 from prometheus_client.core import Metric
 from prometheus_client.registry import CollectorRegistry
 
+from controller.knowledge import Knowledge, ServiceKnowledge, Settings
 from controller.loop import Controller
 from core.clock import Clock
 from core.errors import BadRequest, Conflict
@@ -20,6 +23,7 @@ from core.recorder import Recorder
 from core.service import ServiceSpec
 from gateway.auth import Keyring, RateLimiter
 from gateway.config import Config, to_services
+from gateway.config import Controller as ControllerConfig
 from gateway.lag import LoopLag
 from gateway.metrics import Metrics, instance_gauges, lag_rows
 from gateway.serve import Gateway
@@ -29,6 +33,7 @@ from pools.cluster import LiveCluster
 from pools.fleet import Fleet, FleetLimits
 from pools.knobs import EngineKnobs, Knobs, NoKnobs
 from pools.launcher import GpuBook, Launcher, ProcessLauncher, StaticLauncher, end_leftovers
+from pools.shape import step_tokens
 from predictor.length import RunningLengths
 from predictor.tokens import ExactCount
 from profiles.engine_model import load_engine_model
@@ -48,7 +53,15 @@ class Running:
     controller: Controller
     admin_keyring: Keyring
     shared: Shared
+    mode: Mode
     generation: int = 1
+
+
+@dataclass(slots=True)
+class Mode:
+    """Whether the controller acts on its plan; an operator may change it while the gateway runs."""
+
+    name: Literal["shadow", "advise", "enforce"]
 
 
 class Shared:
@@ -79,7 +92,11 @@ def build(config: Config, clock: Clock, recorder: Recorder, environment: Mapping
     gateway = Gateway(
         services, Keyring(config.auth.keys), RateLimiter(), config.limits, clock, recorder, metrics, LoopLag(clock)
     )
-    controller = Controller(cluster, clock, recorder, interval_s=config.controller.interval_s)
+    mode = Mode(config.controller.mode)
+    controller = Controller(
+        cluster, clock, recorder, interval_s=config.controller.interval_s,
+        knowledge=lambda: known(gateway, config.controller, mode.name),
+    )  # fmt: skip
     metrics.gauges = lambda: live_gauges(gateway, controller)
     return Running(
         config,
@@ -92,7 +109,25 @@ def build(config: Config, clock: Clock, recorder: Recorder, environment: Mapping
         controller,
         Keyring(config.auth.admin_keys),
         shared,
+        mode,
     )
+
+
+def known(gateway: Gateway, config: ControllerConfig, mode: str) -> Knowledge:
+    """What the controller decides with, as promises and configuration are now."""
+    if config.plan == "configured":
+        return Knowledge(mode=mode, gpus=config.gpus)
+    settings = Settings(
+        plan_every_s=config.plan_interval_s, eta=config.eta, spare=config.spare,
+        power_cap_w=inf if config.power_cap_w is None else config.power_cap_w,
+    )  # fmt: skip
+    services = {}
+    for name, service in gateway.services.items():
+        spec, model = service.spec, service.fleet.model
+        if model is not None and service.fleet.launcher.managed:
+            steps = {tp: step_tokens(model, tp, max(model.clocks_mhz), spec.slo.tbt_s) for tp in model.points}
+            services[name] = ServiceKnowledge(spec, model, steps)
+    return Knowledge(services, settings, config.gpus, config.node_gpus, mode)
 
 
 def make_service(

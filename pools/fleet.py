@@ -72,8 +72,9 @@ class Fleet:
         self.admission = admission
         self.members: dict[str, Member] = {}
         self.wanted = {pool.name: pool.instances for pool in spec.pools}
+        self.pinned: set[str] = set()  # pools whose number of instances an operator has set
         self._retired = False
-        self._model = model
+        self.model = model
         self._clock = clock
         self._limits = limits
         self._event = on_event
@@ -95,7 +96,7 @@ class Fleet:
         pool = self.pool(pool_name)
         if pool is None:
             return None
-        pool = shaped(pool, shape, self._model)
+        pool = shaped(pool, shape, self.model)
         instance_id = self._new_id(pool.name)
         self._event("instance_starting", {"instance": instance_id, "pool": pool_name, "reason": reason})
         try:
@@ -117,6 +118,12 @@ class Fleet:
         if dead or member.instance.state in (State.READY, State.STARTING):
             self._move(member, State.DRAINING, reason)
         member.instance.leave = move or member.instance.leave
+
+    def pin(self, pool_name: str, instances: int) -> int:
+        """An operator's word on a pool's number of instances; no plan changes it until it is let go."""
+        self.wanted[pool_name] = max(0, instances)
+        self.pinned.add(pool_name)
+        return self.wanted[pool_name]
 
     def resume(self, instance_id: str) -> None:
         """Takes a drain back, unless its processes are already ending."""
@@ -169,9 +176,9 @@ class Fleet:
 
     def watts(self) -> tuple[float | None, str]:
         """What its instances draw now by the engine model, and how that is known."""
-        if self._model is None:
+        if self.model is None:
             return None, "modelled"
-        model, total_w = self._model, 0.0
+        model, total_w = self.model, 0.0
         for instance in (member.instance for member in self.members.values()):
             if instance.state is State.PARKED:
                 total_w += model.parked_w * instance.tp
@@ -271,7 +278,7 @@ class Fleet:
         pools = [
             SeenPool(
                 self.spec.name, p.name, self.wanted.get(p.name, 0), p.tp, router.queued(i), self.launcher.managed,
-                router.seen_waiting(i, WAITING_SEEN),
+                router.seen_waiting(i, WAITING_SEEN), p.name in self.pinned,
             )
             for i, p in enumerate(() if self._retired else self.spec.pools)
         ]  # fmt: skip
@@ -303,7 +310,7 @@ class Fleet:
         breaker = Breaker(limits.breaker_failures, limits.breaker_backoff_s, limits.breaker_backoff_max_s)
         now_s = self._clock.now_s()
         instance = Instance(
-            instance_id, place.host, place.port, pool, breaker, self._model, now_s=now_s, adopted=adopted
+            instance_id, place.host, place.port, pool, breaker, self.model, now_s=now_s, adopted=adopted
         )
         wires = Wires(place.host, place.port, limits.connect_timeout_s)
         self.members[instance_id] = Member(instance, wires)

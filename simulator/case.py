@@ -5,11 +5,11 @@ of lengths. Owns how a static plan becomes pools; decides no plan.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from core.instances import Shape
-from core.service import CLASSES, SIZES, STEP_TOKENS, Edges, InstanceLimits, LauncherSpec, PoolSpec, ServiceSpec, Slo
+from core.service import CLASSES, STEP_TOKENS, Edges, InstanceLimits, LauncherSpec, PoolSpec, ServiceSpec, Slo
 from pools.shape import LEAST_STEP_TOKENS
 from predictor.length import RunningLengths
 from profiles.engine_model import EngineModel
@@ -81,7 +81,6 @@ class Case:
     pools: int | None = None  # how many, where the policy is free to choose; None = its own number
     power_cap_w: float | None = None  # of the cluster; a policy may ignore it, the report does not
     tick_s: float = TICK_S
-    open_busiest: OpenTrace | None = None  # the part that static sizes are found on; None = all of it
     sample_s: float | None = None  # how often runs are sampled for their pictures; None = not at all
     on_ran: Callable[[Ran], None] = lambda ran: None  # told of every run, tried ones included
 
@@ -92,13 +91,6 @@ class Case:
     @property
     def clock_mhz(self) -> int:
         return max(self.model.clocks_mhz)
-
-    def busiest(self) -> Case:
-        """The case that static sizes are found on."""
-        if self.open_busiest is None:
-            return self
-        facts = facts_of(self.open_busiest(), self.spec.edges)
-        return replace(self, open_trace=self.open_busiest, open_busiest=None, facts=facts) if facts.requests else self
 
     def lengths(self) -> Lengths:
         edges = self.spec.edges
@@ -165,30 +157,6 @@ def make_case(
     if not facts.requests:
         raise ValueError("the trace has no request that can be simulated")
     return Case(spec, model, open_trace, facts, costs_of(model, spec.slo.tbt_s), predictor, seed)
-
-
-def shares(weights: Mapping[str, float], total: int) -> dict[str, int]:
-    """`total` split by weight, at least one each, largest remainders first; needs total >= len(weights)."""
-    spare, whole = total - len(weights), sum(weights.values())
-    even = 1 / len(weights)
-    exact = {name: spare * (weight / whole if whole else even) for name, weight in weights.items()}
-    split = {name: 1 + math.floor(value) for name, value in exact.items()}
-    by_remainder = sorted(exact, key=lambda name: (math.floor(exact[name]) - exact[name], name))
-    for name in by_remainder[: total - sum(split.values())]:
-        split[name] += 1
-    return split
-
-
-def output_work(case: Case) -> dict[str, float]:
-    """Instance-seconds of each output size: its prompts alone, and its answers in a full batch."""
-    model, tp, mhz, limits = case.model, case.tp, case.clock_mhz, case.limits()
-    context = round(limits.slots * case.facts.mean_context)
-    per_token_s = model.decode_step_s(tp, mhz, limits.slots, context) / limits.slots
-    edges, work = case.spec.edges, dict.fromkeys(SIZES, 0.0)
-    for arrival in case.open_trace():
-        prefill_s = model.prefill_s(tp, mhz, arrival.input_tokens)
-        work[edges.output_size(arrival.output_tokens)] += prefill_s + arrival.output_tokens * per_token_s
-    return work
 
 
 def _number(text: str) -> float:

@@ -11,10 +11,11 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from importlib import import_module
+from typing import Any
 
 from simulator.case import Case, Facts
-from simulator.experiment import Experiment, case_of, static_tp
+from simulator.experiment import Experiment, case_of
 from simulator.load import TraceRows
 from simulator.policies import Say, fewest
 from simulator.registry import policy_of
@@ -43,6 +44,7 @@ class Answer:
     """Of one task. `row` are figures, or the bounds in kWh; `requests` counts those of all runs, tried ones too."""
 
     instances: int = 0  # of the static size
+    tp: int = 0
     kept: bool = True
     row: dict[str, Any] = field(default_factory=dict)
     timeline: dict[str, Any] | None = None
@@ -98,10 +100,8 @@ class Plan:
 Done = Callable[[int, int, str], None]  # (tasks done, tasks known so far, the one just done)
 
 
-def compare(
-    experiments: Sequence[Experiment], rows: TraceRows, plan: Plan, say: Say, done: Done, kept: Kept | None = None
-) -> list[Compared]:
-    """ValueError of an experiment that cannot be simulated. What is `kept` is not run again."""
+def compare(experiments: Sequence[Experiment], rows: TraceRows, plan: Plan, say: Say, done: Done) -> list[Compared]:
+    """ValueError of an experiment that cannot be simulated; of several, the first in order."""
     found = [Compared(experiment) for experiment in experiments]
     each = [(place, seed) for place in range(len(found)) for seed in plan.seeds]
     per_run = len(plan.names) + plan.bound
@@ -114,22 +114,24 @@ def compare(
     sizing = [one for one in sizing if _needs_size(one.experiment, plan.names)]
     known = len(sizing) + per_run * len(each)
     with _processes(plan.jobs) as pool:
-        for number, (one, answer) in enumerate(_answers(sizing, pool, say, kept), start=1):
+        for number, (one, answer) in enumerate(_answers(sizing, pool, say), start=1):
             if not answer.kept:
                 say(f"seed {one.seed}: not even {answer.instances} static instances keep the promise of every class")
             done(number, known, _title(one))
             here = found[one.place]
             here.take(one, answer, first=False)
+            if here.experiment.gpus is None:
+                here.gpus[one.seed] = answer.instances * answer.tp
         tasks = []
         for place, seed in each:
             here = found[place]
+            gpus = here.gpus.setdefault(seed, here.experiment.gpus or 0)
             static = here.static.get(seed, here.experiment.static_instances)
-            gpus = here.gpus[seed] = here.experiment.gpus or (static or 0) * static_tp(here.experiment)
             whole = replace(here.experiment, gpus=gpus, static_instances=static)
             tasks += [task(place, seed, what, whole) for what in ((BOUND,) if plan.bound else ()) + plan.names]
         answers: dict[int, Answer] = {}
         order = {id(one): number for number, one in enumerate(tasks)}
-        for number, (one, answer) in enumerate(_answers(tasks, pool, say, kept), start=1 + len(sizing)):
+        for number, (one, answer) in enumerate(_answers(tasks, pool, say), start=1 + len(sizing)):
             answers[order[id(one)]] = answer
             done(number, known, _title(one))
     for number, one in enumerate(tasks):
@@ -157,16 +159,14 @@ def _found(task: Task, case: Case, say: Say) -> Answer:
     experiment = task.experiment
     if task.what == SIZING:
         sized = fewest(replace(case, sample_s=None), say)
-        return Answer(instances=sized.instances, kept=sized.kept)
+        return Answer(instances=sized.instances, tp=case.tp, kept=sized.kept)
     assert experiment.gpus is not None
     if task.what == BOUND:
-        from simulator.bounds import bounds
-
-        found = bounds(case, experiment.gpus)
+        found = import_module("simulator.bounds").bounds(case, experiment.gpus)
         kwh = {key: None if joules is None else joules / J_PER_KWH for key, joules in (
             ("bound_kwh", found.integer_j), ("fluid_bound_kwh", found.fluid_j),
         )}  # fmt: skip
-        return Answer(row={**kwh, "bound_status": found.status, "bound_gap": found.gap})
+        return Answer(row={**kwh, "status": found.status, "gap": found.gap})
     ran = policy_of(task.what).run(case, experiment.gpus, say)
     return Answer(row=figures(ran, task.rates, experiment.power_cap_w), timeline=_columns(ran))
 
@@ -181,14 +181,6 @@ def _needs_size(experiment: Experiment, names: tuple[str, ...]) -> bool:
 
 def _title(task: Task) -> str:
     return f"{task.what}, seed {task.seed}"
-
-
-class Kept(Protocol):
-    """Answers of earlier runs."""
-
-    def get(self, task: Task) -> Answer | None: ...
-
-    def put(self, task: Task, answer: Answer) -> None: ...
 
 
 class _Inline:
@@ -211,23 +203,8 @@ def _quiet(task: Task) -> Answer:
     return answer(task, lambda text: None)
 
 
-def _answers(
-    tasks: Sequence[Task], pool: ProcessPoolExecutor | _Inline, say: Say, kept: Kept | None
-) -> Iterator[tuple[Task, Answer]]:
-    """Those that are kept, then the others in the order in which they end."""
-    missing = []
-    for task in tasks:
-        if (known := kept.get(task) if kept else None) is not None:
-            yield task, known
-        else:
-            missing.append(task)
-    for task, found in _run(missing, pool, say):
-        if kept:
-            kept.put(task, found)
-        yield task, found
-
-
-def _run(tasks: Sequence[Task], pool: ProcessPoolExecutor | _Inline, say: Say) -> Iterator[tuple[Task, Answer]]:
+def _answers(tasks: Sequence[Task], pool: ProcessPoolExecutor | _Inline, say: Say) -> Iterator[tuple[Task, Answer]]:
+    """In the order in which they end."""
     if isinstance(pool, _Inline):
         for task in tasks:
             yield task, answer(task, say)

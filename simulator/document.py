@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simulator.compare import Compared, Plan
-from simulator.load import TraceLoad, TraceRows
+from simulator.load import TraceLoad
 from simulator.registry import policy_of
 from simulator.repeats import together
+from simulator.trace_formats import Excluded
 
 TIMES = (("times_bound", "bound_kwh"), ("times_fluid_bound", "fluid_bound_kwh"))
 COLUMNS = (
@@ -23,7 +24,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def document(compared: Compared, plan: Plan, rows_of_trace: TraceRows) -> dict[str, Any]:
+def document(compared: Compared, plan: Plan, excluded: Excluded) -> dict[str, Any]:
     experiment, first = compared.experiment, plan.seeds[0]
     facts, load = compared.facts[first], experiment.load
     rows = {name: [_bounded(compared, seed, row) for seed, row in found.items()]
@@ -34,8 +35,8 @@ def document(compared: Compared, plan: Plan, rows_of_trace: TraceRows) -> dict[s
             "duration_s": facts.duration_s,
             "scale": load.scale if isinstance(load, TraceLoad) else 1.0,
             "tokens_per_s": (facts.input_tokens + facts.output_tokens) / max(1.0, facts.duration_s),
-            "excluded_empty": rows_of_trace.excluded.empty,
-            "excluded_too_long": rows_of_trace.too_long(experiment.spec.context_tokens),
+            "excluded_empty": excluded.empty,
+            "excluded_too_long": excluded.too_long,
         },
         "service": experiment.spec.name,
         "slo": {"ttft_s": dict(experiment.spec.slo.ttft_s), "tbt_s": experiment.spec.slo.tbt_s},
@@ -52,8 +53,7 @@ def document(compared: Compared, plan: Plan, rows_of_trace: TraceRows) -> dict[s
         },
     }
     bounds = [compared.bounds[seed] for seed in plan.seeds if seed in compared.bounds]
-    of_bounds = together(bounds) if bounds else {}
-    found |= {key: of_bounds.get(key) for key in ("bound_kwh", "fluid_bound_kwh", "bound_status", "bound_gap")}
+    found |= together(bounds) if bounds else {"bound_kwh": None, "fluid_bound_kwh": None}
     found["policies"] = {name: {**together(seeds), "source": policy_of(name).source} for name, seeds in rows.items()}
     if len(plan.seeds) > 1:
         found["by_seed"] = {

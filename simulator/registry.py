@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from simulator.baselines import autoscale, ecofaas, pegasus, retail, static_best, throttllem, voltana
 from simulator.case import Case
-from simulator.policies import Say, joulegate, multipool, singlepool
+from simulator.joulegate_policy import joulegate
+from simulator.policies import Say, multipool, singlepool
 from simulator.run import Ran
 
 Run = Callable[[Case, int, Say], Ran]  # (case, GPUs available, progress)

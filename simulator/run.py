@@ -9,7 +9,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from controller.loop import Controller
+from controller.knowledge import Knowledge
+from controller.loop import Controller, solved_at_once
+from controller.planning import ServicePlan
+from controller.state import planned_state
 from core.instances import Shape
 from core.recorder import NullRecorder, Recorder
 from core.request import Outcome
@@ -49,6 +52,8 @@ class Setup:
     tick_s: float = TICK_S
     driver: Driver | None = None
     first: Mapping[str, Sequence[Shape]] = field(default_factory=dict)
+    knowledge: Knowledge | None = None  # None: the controller holds every pool at its configured number of instances
+    first_plan: ServicePlan | None = None  # READY at second 0, as history would have it
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +122,13 @@ def simulate(
         life.progressed, life.lost,
     )  # fmt: skip
     clock = SimClock(world)
-    controller = Controller(cluster, clock, recorder or NullRecorder(), interval_s=setup.tick_s)
+    knowledge = setup.knowledge or Knowledge()
+    controller = Controller(
+        cluster, clock, recorder or NullRecorder(), interval_s=setup.tick_s, knowledge=lambda: knowledge,
+        solve=solved_at_once, inline=True,
+    )  # fmt: skip
+    if setup.first_plan is not None:
+        controller.state = planned_state(setup.spec.name, setup.first_plan)
     cluster.start_ready(setup.first)
     if timeline is not None:
         timeline.attach(world, cluster)

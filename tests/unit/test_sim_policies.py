@@ -4,15 +4,14 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from core.service import CLASSES, Edges, Slo
 from pools.shape import step_tokens
 from profiles.engine_model import load_engine_model
-from simulator.case import Case, facts_of, make_case, shares, shipped_service
+from simulator.case import Case, facts_of, make_case, shipped_service
+from simulator.joulegate_policy import joulegate
 from simulator.lengths import Confused, Oracle, even_confusion, usual_lengths
-from simulator.policies import fewest, hopeless, joulegate, singlepool
+from simulator.policies import fewest, hopeless, singlepool
 from simulator.power import GpuStock, PowerMeter
 from simulator.registry import POLICIES, policy_of
 from simulator.report import Rates, figures
@@ -37,15 +36,6 @@ def quiet(text: str) -> None:
 def case(rps: float = 6.0, seconds: float = 120.0, **options: object) -> Case:
     arrivals = trace(1, rps, seconds)
     return make_case(shipped_service("llama-2-70b"), MODEL, lambda: iter(arrivals), **options)  # type: ignore[arg-type]
-
-
-@given(
-    st.dictionaries(st.sampled_from("abcdefgh"), st.floats(0, 100), min_size=1, max_size=8), st.integers(8, 500)
-)  # fmt: skip
-def test_shares_add_up_and_leave_nobody_out(weights: dict[str, float], total: int) -> None:
-    split = shares(weights, total)
-    assert sum(split.values()) == total and min(split.values()) >= 1
-    assert all(split[a] >= split[b] for a in weights for b in weights if weights[a] > weights[b] + 1e-6)
 
 
 def test_a_confused_predictor_is_right_as_often_as_stated() -> None:
@@ -110,7 +100,15 @@ def test_policies_serve_every_request() -> None:
     one = case(rps=4.0, seconds=60.0)
     for ran in (policy.run(one, 32, quiet) for policy in POLICIES):
         assert ran.tally.total_arrived == one.facts.requests and not ran.in_flight
-    assert [pool.instances for pool in joulegate(one, 32, quiet).setup.spec.pools] == [1, 1, 2]
+
+
+def test_joulegate_has_its_first_plan_ready_and_stays_within_its_gpus() -> None:
+    one = case(rps=4.0, seconds=120.0)
+    ran = joulegate(one, 32, quiet)
+    plan = ran.setup.first_plan
+    assert plan is not None and sum(count * tp for (_, tp), count in plan.counts().items()) <= 32
+    assert ran.tally.attainment_all > 0.9 and ran.gpu_s.held <= 32 * ran.duration_s
+    assert joulegate(one, 32, quiet).joules == ran.joules, "twice the same"
 
 
 def test_singlepool_takes_the_static_size_where_it_is_known() -> None:

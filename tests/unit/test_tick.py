@@ -3,7 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.tick import BACKOFF_S, LIVE, ControllerState, tick
+from controller.knowledge import Knowledge
+from controller.reconcile import BACKOFF_S, LIVE
+from controller.state import ControllerState
+from controller.tick import tick
 from core.instances import Forget, Seen, SeenInstance, SeenPool, Start, State, Stop
 
 
@@ -16,7 +19,7 @@ def instance(number: int, state: State, *, running: int = 0, since_s: float = 0.
 
 
 def decide(wanted: int, *instances: SeenInstance, state: ControllerState | None = None, now_s: float = 0.0) -> tuple:
-    return tick(state or ControllerState(), Seen(now_s, (pool(wanted),), instances), 1.0)
+    return tick(state or ControllerState(), Seen(now_s, (pool(wanted),), instances), Knowledge(), 1.0)
 
 
 def test_starts_what_is_missing() -> None:
@@ -35,7 +38,7 @@ def test_starts_that_keep_failing_are_spaced_out() -> None:
     state, now_s, starts = ControllerState(), 0.0, []
     while now_s < 60.0:
         failed = [instance(len(starts), State.FAILED)] if starts and starts[-1] == now_s - 1 else []
-        state, decision = tick(state, Seen(now_s, (pool(1),), tuple(failed)), 1.0)
+        state, decision = tick(state, Seen(now_s, (pool(1),), tuple(failed)), Knowledge(), 1.0)
         if any(isinstance(a, Start) for a in decision.actions):
             starts.append(now_s)
         now_s += 1.0
@@ -57,12 +60,12 @@ def test_what_an_operator_holds_is_not_replaced() -> None:
 
 def test_static_pools_are_left_alone() -> None:
     seen = Seen(0.0, (pool(3, managed=False),), (instance(1, State.FAILED),))
-    assert tick(ControllerState(), seen, 1.0)[1].actions == ()
+    assert tick(ControllerState(), seen, Knowledge(), 1.0)[1].actions == ()
 
 
 def test_the_same_input_gives_the_same_decision() -> None:
     seen = Seen(5.0, (pool(3),), (instance(1, State.READY), instance(2, State.FAILED)))
-    assert tick(ControllerState(), seen, 1.0) == tick(ControllerState(), seen, 1.0)
+    assert tick(ControllerState(), seen, Knowledge(), 1.0) == tick(ControllerState(), seen, Knowledge(), 1.0)
 
 
 @given(st.integers(0, 5), st.lists(st.sampled_from(list(State)), max_size=8))
@@ -71,7 +74,7 @@ def test_it_reaches_the_plan_and_then_rests(wanted: int, states: list[State]) ->
     state, now_s, number = ControllerState(), 0.0, 100
     for _ in range(20):
         now_s += BACKOFF_S[-1] + 1
-        state, decision = tick(state, Seen(now_s, (pool(wanted),), tuple(instances.values())), 1.0)
+        state, decision = tick(state, Seen(now_s, (pool(wanted),), tuple(instances.values())), Knowledge(), 1.0)
         for action in decision.actions:
             if isinstance(action, Start):
                 number += 1

@@ -1,0 +1,56 @@
+"""What a controller decides with besides what it sees: promises, engine models, settings. Frozen; a change of the
+configuration replaces it whole. Owns the words, decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from core.service import ServiceSpec
+from profiles.engine_model import EngineModel
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Periods in seconds. `coverage`: the peak of the next plan period that capacity is kept for, with clocks at their
+    highest. `spare`: instances beyond that (N+1). `most_changes`: instances of a service that start at once.
+    `switches_per_hour`: starts, by GPUs of the cluster / 100. `harm_windows`: minutes in a row under `promised` after
+    which everything goes to its fastest."""
+
+    plan_every_s: float = 300.0
+    clock_every_s: float = 5.0
+    coverage: float = 0.95
+    horizon_s: float = 900.0
+    eta: float = 1.0
+    merge: bool = True  # a pool may hand its classes to the next larger one
+    spare: bool = False
+    floor: int = 1
+    most_changes: int = 4
+    switches_per_hour: float = 24.0
+    drift_band: float = 0.15
+    settle_s: float = 120.0
+    boost_hold_s: float = 10.0
+    promised: float = 0.99
+    harm_windows: int = 3
+    power_cap_w: float = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceKnowledge:
+    """`model` None: what an instance draws and carries is not known, so its pools stay as they are configured."""
+
+    spec: ServiceSpec
+    model: EngineModel | None
+    step_tokens: Mapping[int, int] = field(default_factory=dict)  # by TP, for instances that are started anew
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """`gpus` 0: as many as asked for. `node_gpus`: GPUs of a machine, which no TP group straddles. `mode`: shadow and
+    advise decide and tell; only enforce acts on a plan of its own."""
+
+    services: Mapping[str, ServiceKnowledge] = field(default_factory=dict)
+    settings: Settings = field(default_factory=Settings)
+    gpus: int = 0
+    node_gpus: int = 8
+    mode: str = "enforce"

@@ -1,0 +1,262 @@
+"""From forecasts to a plan: what every pool is asked to carry, the problem that follows, the plan as a tick uses it.
+
+Owns the head-room. Capacity for the mean is bought at the clock that is cheapest; for the peak of the period it is
+enough that the same instances hold it at their fastest: a clock rises in milliseconds, an instance in minutes.
+Pure, and slow: tenths of a second, so it runs beside the loop and not in a tick."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from controller.demand import Demand, pool_mixes, stretched
+from controller.dynamic import first_plan
+from controller.knowledge import Knowledge, ServiceKnowledge
+from controller.loads import Mix, rate
+from controller.pricing import columns_of, sequence_w
+from controller.problem import Column, Kind, NodeShape, Plan, Problem, SwitchJoules
+from controller.problem import Demand as PoolDemand
+from core.instances import Shape
+from profiles.engine_model import EngineModel
+
+Solver = Callable[[Problem], Plan]
+SOON_S = 300.0
+UNBOUNDED_GPUS = 1024
+LEAST_RPS = 0.05  # a pool without load is still planned for one request in twenty seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One service's part of a plan. `trim` stretches the demand by what attainment has taught."""
+
+    knowledge: ServiceKnowledge
+    demand: Demand
+    trim: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClockPrice:
+    """One kind at one clock: instances that the planned demand needs there, and watts of one by used share of it."""
+
+    clock_mhz: int
+    needs: float
+    shares: tuple[float, ...]
+    watts: tuple[float, ...]
+    idle_w: float
+
+    def watts_at(self, share: float) -> float:
+        """Linear between levels; an idle instance draws `idle_w`."""
+        low_share, low_w = 0.0, self.idle_w
+        for high_share, high_w in zip(self.shares, self.watts, strict=True):
+            if share <= high_share:
+                return low_w + (share - low_share) / (high_share - low_share) * (high_w - low_w)
+            low_share, low_w = high_share, high_w
+        return low_w
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`count` instances of `kind`, at `clock_mhz` under the planned demand; `clocks` from slow to fast."""
+
+    kind: Kind
+    count: int
+    clock_mhz: int
+    clocks: tuple[ClockPrice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ServicePlan:
+    """What one service should have from `at_s` on. The rates are those planned for: requests, prompt and answer tokens
+    per second, head-room included."""
+
+    at_s: float
+    targets: tuple[Target, ...]
+    planned: tuple[float, float, float]
+    mean_rps: float
+    upper_rps: float
+    expected_w: float
+    status: str
+
+    def counts(self) -> dict[tuple[str, int], int]:
+        counted: dict[tuple[str, int], int] = {}
+        for target in self.targets:
+            key = (target.kind.pool, target.kind.tp)
+            counted[key] = counted.get(key, 0) + target.count
+        return counted
+
+    def shapes(self, knowledge: Knowledge, service: str) -> dict[tuple[str, int], Shape]:
+        """How an instance of each (pool, TP) is started."""
+        steps = knowledge.services[service].step_tokens
+        return {
+            (t.kind.pool, t.kind.tp): Shape(t.kind.tp, t.clock_mhz, 0, steps.get(t.kind.tp, 0)) for t in self.targets
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What a plan is to be made of. `current`: live instances by (service, pool, TP)."""
+
+    knowledge: Knowledge
+    asked: Mapping[str, Asked]
+    current: Mapping[tuple[str, str, int], int]
+    now_s: float
+    wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One service with its pools merged in one way: what is asked of those that serve, and at which prices."""
+
+    name: str
+    model: EngineModel
+    columns: tuple[Column, ...]
+    demands: tuple[PoolDemand, ...]
+    planned: tuple[float, float, float]
+    mean_rps: float
+    upper_rps: float
+
+
+def make_plan(ask: Ask, solve: Solver = first_plan) -> dict[str, ServicePlan]:
+    """How pools are merged is settled service by service, then all share the GPUs. A merge is priced as the mix that it
+    makes, not as a sum of its parts: one large pool needs less head-room than two small ones."""
+    parts = []
+    for name, one in ask.asked.items():
+        ways = _ways(name, one, ask)
+        if ways:
+            parts.append(min(ways, key=lambda way: solve(_problem(ask, [way])).cost_w) if len(ways) > 1 else ways[0])
+    problem = _problem(ask, parts)
+    return _read(ask, parts, problem, solve(problem))
+
+
+def _ways(name: str, one: Asked, ask: Ask) -> list[Part]:
+    """Neighbouring pools together, served by the last of them; all ways to do so."""
+    spec, model, settings = one.knowledge.spec, one.knowledge.model, ask.knowledge.settings
+    assert model is not None, "only services with an engine model are planned"
+    forecast = one.demand.load.forecast(ask.wall_s, SOON_S, settings.coverage)
+    means = {pool: _at_least(mix) for pool, mix in pool_mixes(one.demand, spec, forecast.mean).items() if mix}
+    peaks = pool_mixes(one.demand, spec, forecast.shared())
+    priced: dict[tuple[str, ...], tuple[Column, ...]] = {}
+    ways = []
+    for groups in _partitions(tuple(means)) if settings.merge else [tuple((pool,) for pool in means)]:
+        columns: list[Column] = []
+        demands: list[PoolDemand] = []
+        for pools in groups:
+            mix = tuple(load for pool in pools for load in means[pool])
+            if pools not in priced:
+                priced[pools] = columns_of(
+                    spec.name, [(pools[-1], mix)], model, spec.slo.tbt_s, one.knowledge.step_tokens
+                )
+            columns += priced[pools]
+            peak_rps = sum(rate(peaks[pool]) for pool in pools)
+            wanted = max(rate(mix), one.trim * peak_rps / _boost(priced[pools]))
+            demands.append(PoolDemand(name, pools[-1], wanted))
+        stretch = sum(d.rps for d in demands) / max(1e-9, sum(rate(mix) for mix in means.values()))
+        rps, prompt, answer = (stretch * value for value in _sums(means))
+        mean_rps, upper_rps = forecast.total_mean.requests_rps, forecast.total_upper.requests_rps
+        ways.append(Part(name, model, tuple(columns), tuple(demands), (rps, prompt, answer), mean_rps, upper_rps))
+    return [way for way in ways if _able(way)]
+
+
+def _able(way: Part) -> bool:
+    priced = {column.kind.pool for column in way.columns}
+    return bool(way.demands) and all(demand.pool in priced for demand in way.demands)
+
+
+def _partitions(pools: tuple[str, ...]) -> list[tuple[tuple[str, ...], ...]]:
+    if not pools:
+        return []
+    if len(pools) == 1:
+        return [((pools[0],),)]
+    found = []
+    for rest in _partitions(pools[1:]):
+        found += [((pools[0],), *rest), ((pools[0], *rest[0]), *rest[1:])]
+    return found
+
+
+def _problem(ask: Ask, parts: Sequence[Part]) -> Problem:
+    settings, knowledge = ask.knowledge.settings, ask.knowledge
+    named = {part.name: part for part in parts}
+    demanded = {(demand.service, demand.pool) for part in parts for demand in part.demands}
+    nodes = max(1, (knowledge.gpus or UNBOUNDED_GPUS) // knowledge.node_gpus)
+    current = [
+        (Kind(service, pool, named[service].model.gpu, tp), count)
+        for (service, pool, tp), count in ask.current.items()
+        if count and (service, pool) in demanded
+    ]
+    return Problem(
+        columns=tuple(column for part in parts for column in part.columns),
+        demands=tuple(demand for part in parts for demand in part.demands),
+        nodes=tuple(NodeShape(gpu, knowledge.node_gpus, nodes) for gpu in dict.fromkeys(p.model.gpu for p in parts)),
+        horizon_s=settings.horizon_s,
+        current=tuple(current),
+        switches=tuple(
+            SwitchJoules(part.name, part.model.gpu, tp, part.model.idle_w * tp * part.model.start_s, 0.0)
+            for part in parts
+            for tp in part.model.points
+        ),
+        floors=tuple((part.name, settings.floor) for part in parts),
+        spare=frozenset(named) if settings.spare else frozenset(),
+        eta=settings.eta,
+        latency_w=max((sequence_w(part.model) for part in parts), default=0.0),
+        power_cap_w=settings.power_cap_w,
+    )
+
+
+def _at_least(mix: Mix) -> Mix:
+    whole = rate(mix)
+    return stretched(mix, LEAST_RPS / whole) if 0 < whole < LEAST_RPS else mix
+
+
+def _boost(columns: Sequence[Column]) -> float:
+    """How much more an instance of the cheapest kind carries at its fastest than at its cheapest clock."""
+    full = [column for column in columns if column.level == 1.0]
+    if not full:
+        return 1.0
+    best = min(full, key=lambda c: c.watts / c.rps)
+    return max(c.rps for c in full if c.kind == best.kind) / best.rps
+
+
+def _sums(mixes: Mapping[str, Mix]) -> tuple[float, float, float]:
+    loads = [load for mix in mixes.values() for load in mix]
+    return (
+        sum(load.rps for load in loads),
+        sum(load.rps * load.input_tokens for load in loads),
+        sum(load.rps * load.output_tokens for load in loads),
+    )
+
+
+def _read(ask: Ask, parts: Sequence[Part], problem: Problem, plan: Plan) -> dict[str, ServicePlan]:
+    """Each service's share of the plan, with what its clocks would cost."""
+    found: dict[str, ServicePlan] = {}
+    for part in parts:
+        counts: dict[Kind, list[tuple[Column, int]]] = {}
+        for group in plan.groups:
+            if group.column.kind.service == part.name and group.count:
+                counts.setdefault(group.column.kind, []).append((group.column, group.count))
+        targets = tuple(_target(problem, plan, kind, groups, part.model.idle_w) for kind, groups in counts.items())
+        watts = sum(column.watts * count for groups in counts.values() for column, count in groups)
+        found[part.name] = ServicePlan(
+            ask.now_s, targets, part.planned, part.mean_rps, part.upper_rps, watts, f"{plan.source}: {plan.status}"
+        )
+    return found
+
+
+def _target(problem: Problem, plan: Plan, kind: Kind, groups: list[tuple[Column, int]], idle_w: float) -> Target:
+    count = sum(number for _, number in groups)
+    clock_mhz = max(groups, key=lambda group: group[1])[0].clock_mhz
+    flows = [(flow.pool, flow.rps) for flow in plan.flows if flow.to.kind == kind]
+    clocks: list[ClockPrice] = []
+    for mhz in sorted({c.clock_mhz for c in problem.columns if c.kind == kind}):
+        levels = sorted((c for c in problem.columns if c.kind == kind and c.clock_mhz == mhz), key=lambda c: c.level)
+        needs = _needs(levels[-1], flows)
+        if needs < math.inf:
+            shares, watts = tuple(c.level for c in levels), tuple(c.watts for c in levels)
+            clocks.append(ClockPrice(mhz, needs, shares, watts, idle_w * kind.tp))
+    return Target(kind, count, clock_mhz, tuple(clocks))
+
+
+def _needs(full: Column, flows: Sequence[tuple[str, float]]) -> float:
+    """Instances at their full capacity that carry these flows; infinity where one of them can not be carried there."""
+    able = {taken.pool: taken.rps for taken in full.takes} | {full.kind.pool: full.rps}
+    return sum(rps / able[pool] if able.get(pool) else math.inf for pool, rps in flows)
