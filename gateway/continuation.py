@@ -33,12 +33,11 @@ BOUND = (
 
 class Cut(Struct, frozen=True):
     """Where a stream is cut: `ids` are the generated ones that the other instance gets, `held` the text they say beyond
-    what the client got, `dropped` how many later ids it makes anew, `text` the length of what `ids` say."""
+    what the client got, `dropped` how many later ids it makes anew."""
 
     ids: list[int]
     held: str
     dropped: int
-    text: int
 
 
 def stays_because(asked: Mapping[str, Any], answer: Answer | None) -> str:
@@ -81,9 +80,9 @@ async def cut_of(answer: Answer, decode: Decode) -> Cut | None:
             said = (await decode(lead + ids[:at])).removeprefix(lead_text)
         if answer.reasoning:
             if said.endswith(sent):
-                return Cut(ids[:at], "", len(ids) - at, len(said))
+                return Cut(ids[:at], "", len(ids) - at)
         elif said.startswith(sent) and (not said.endswith(HALF) or said == sent):
-            return Cut(ids[:at], said[len(sent) :], len(ids) - at, len(said))
+            return Cut(ids[:at], said[len(sent) :], len(ids) - at)
     return None
 
 

@@ -14,6 +14,7 @@ from gateway.dialect import Dialect
 from gateway.sse import EventStream, StreamBroken, events_of
 from gateway.token_stream import Answer
 
+PLACES = ("text_offset", "tokens")
 DONE = b"data: [DONE]\n\n"
 
 
@@ -41,7 +42,8 @@ class JoinedStream(EventStream):
     ) -> None:
         super().__init__(Dialect.OPENAI, strip_usage=False)
         self.answer = answer
-        self._cut = cut
+        self._begins_at = answer.ends[len(cut.ids) - 1] if cut.ids and answer.ends else 0  # for text_offset
+        del answer.ids[len(cut.ids) :], answer.ends[len(cut.ids) :]
         self._seam = seam
         self._wants_usage = wants_usage
         self._running_usage = running_usage
@@ -126,7 +128,8 @@ class JoinedStream(EventStream):
         if not rows["tokens"]:
             return None
         if self._logprobs is None:
-            rows["text_offset"] = [offset + self._cut.text for offset in rows["text_offset"]]
+            rows["text_offset"] = [offset + self._begins_at for offset in rows["text_offset"]]
+            self.answer.ends.extend(at + len(token) for at, token in zip(*map(rows.get, PLACES), strict=True))
             return {**given, **rows}
         tops = rows.get("top_logprobs") or [{}] * len(rows["tokens"])
         columns = zip(rows["tokens"], rows["token_logprobs"], tops, strict=True)
@@ -139,7 +142,7 @@ class JoinedStream(EventStream):
 
 def closing(answer: Answer, *, finish: str, wants_usage: bool) -> bytes:
     """The end of an answer that lacks no token. `finish`: its reason, empty if the client got it already."""
-    cut = Cut(answer.ids.tolist(), "", 0, 0)
+    cut = Cut(answer.ids.tolist(), "", 0)
     stream = JoinedStream(answer, cut, Seam("", "", (), include_stop=False), wants_usage=wants_usage)
     last = stream.chunk({"text": "", "finish_reason": finish})[0] if finish else b""
     return last + stream.usage_chunk({}) + DONE

@@ -53,7 +53,6 @@ async def prepare(job: Job, service: Service, member: Member, limits: Limits) ->
         error = UpstreamFailed("the stream broke off, and there is no clean place to continue it from")
         raise AttemptFailed(error, kind="no_place", ill=False, final=True)
     body = request_of(asked, answer, cut, left, chat=job.route.chat)
-    del answer.ids[len(cut.ids) :]
     stops = stops_of(asked) if len(cut.ids) >= int(asked.get("min_tokens") or 0) else ()
     seam = Seam(answer.text, cut.held, stops, include_stop=bool(asked.get("include_stop_str_in_output")))
     chat_logprobs = int(asked.get("top_logprobs") or 0) if job.route.chat and asked.get("logprobs") else None

@@ -37,8 +37,14 @@ class Delta(Struct):
     reasoning_content: str | None = None
 
 
+class Logprobs(Struct):
+    tokens: list[str] = []
+    text_offset: list[int] = []
+
+
 class Choice(Struct):
     text: str = ""
+    logprobs: Logprobs | None = None
     delta: Delta | None = None
     token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
@@ -56,9 +62,10 @@ CHUNK = msgspec.json.Decoder(Chunk)
 class Answer:
     """What a stream has said so far. `fold` reads what has not been read; the other fields are as of the last call.
     `head`: a chunk's bytes up to and with `"choices":[`. `finish`: the finish_reason, once the client got it.
-    `reasoning`: some ids belong to text that is not in `text`."""
+    `reasoning`: some ids belong to text that is not in `text`. `ends`: where each token ends by completions' logprobs,
+    which count characters in their own way."""
 
-    __slots__ = ("_parts", "chat", "finish", "head", "ids", "prompt", "raw", "reasoning")
+    __slots__ = ("_parts", "chat", "ends", "finish", "head", "ids", "prompt", "raw", "reasoning")
 
     def __init__(self, *, chat: bool) -> None:
         self.chat = chat
@@ -66,6 +73,7 @@ class Answer:
         self.head = b""
         self.prompt: array[int] = array("I")
         self.ids: array[int] = array("I")
+        self.ends: array[int] = array("I")
         self.finish = ""
         self.reasoning = False
         self._parts: list[str] = []
@@ -124,6 +132,8 @@ class Answer:
             delta = choice.delta or Delta()
             self.prompt.extend(choice.prompt_token_ids or ())
             self.add(choice.text or delta.content or "", choice.token_ids or [])
+            given = choice.logprobs or Logprobs()
+            self.ends.extend(at + len(token) for at, token in zip(given.text_offset, given.tokens, strict=True))
             self.reasoning = self.reasoning or bool(delta.reasoning or delta.reasoning_content)
             self.finish = choice.finish_reason or ""
 
