@@ -8,9 +8,12 @@ CONFIG ?= configs/dev.yaml
 TRACE ?= ../shared/data/azure_llm_2023/AzureLLMInferenceTrace_conv.csv
 MINUTES ?= 10
 PEERS ?=
+DURATION ?= 60
+SEED ?= 1
+ENGINE ?= emulated
 STAMP := $(VENV)/.installed
 
-.PHONY: help install serve test test-unit test-e2e test-vllm check format lock replay bench bench-self agent-kills clean
+.PHONY: help install serve test test-unit test-e2e test-vllm check format lock replay bench bench-self agent-kills chaos clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -67,6 +70,9 @@ bench-self: install ## joulegate against itself: how large a difference is noise
 
 agent-kills: install ## kill -9 of agent, gateway and controller in every combination, 100 runs: are clocks undone in time?
 	$(BIN)/python -m bench.agent_kills
+
+chaos: install ## streams under faults for DURATION seconds with SEED on ENGINE=emulated|vllm, every answer checked: build/chaos.json
+	$(BIN)/python -m tests.chaos.run --engine $(ENGINE) --duration $(DURATION) --seed $(SEED)
 
 clean: ## remove what make made
 	rm -rf $(VENV) .venv-vllm build

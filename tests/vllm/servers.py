@@ -94,8 +94,8 @@ class Server:
         self.process = process
 
     @classmethod
-    def start(cls, name: str) -> Server:
-        server = cls(name, free_port())
+    def start(cls, name: str, port: int = 0) -> Server:
+        server = cls(name, port or free_port())
         LOG_DIR.mkdir(parents=True, exist_ok=True)
         command = [PYTHON, "-W", "ignore", "-m", "vllm.entrypoints.openai.api_server"]
         command += ["--model", MODEL_DIR, "--port", str(server.port), *FLAGS]

@@ -1,0 +1,50 @@
+"""A real vLLM server that is killed and started again on its port, its orphaned EngineCore ended first."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+
+import httpx
+
+from tests.fakes import until
+from tests.vllm.servers import READY_S, Server, free_port, prepare, session_members
+
+
+class VllmInstance:
+    def __init__(self, name: str) -> None:
+        prepare()
+        self.name = f"chaos-{name}"
+        self.port = free_port()
+        self.start()
+
+    def start(self) -> None:
+        self.server = Server.start(self.name, self.port)
+
+    def wait_ready(self) -> None:
+        assert until(self.healthy, READY_S), self.server.log.read_text(errors="replace")[-2000:]
+
+    def healthy(self) -> bool:
+        with contextlib.suppress(httpx.TransportError):
+            return httpx.get(f"{self.server.url}/health", timeout=5).status_code == 200
+        return False
+
+    def signal(self, number: int) -> None:
+        assert self.server.process is not None
+        for pid in session_members(self.server.process.pid) if number != signal.SIGTERM else [self.server.process.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def running(self) -> bool:
+        return self.server.process is not None and bool(session_members(self.server.process.pid))
+
+    def kill(self) -> None:
+        """The API server alone, as a crash would: the rest of its session is what it leaves behind."""
+        assert self.server.process is not None
+        self.server.process.kill()
+        self.server.process.wait()
+
+    def end(self) -> None:
+        self.signal(signal.SIGCONT)
+        self.server.stop(grace_s=2.0)
