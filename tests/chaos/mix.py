@@ -142,5 +142,5 @@ class Tally:
         self.streams += 1
         attribute = {"cut": "cut_by_gateway_death"}.get(verdict.kind, verdict.kind)
         setattr(self, attribute, getattr(self, attribute) + 1)
-        if verdict.why and len(self.examples) < 20:
+        if verdict.kind not in ("correct", "left", "cut") and len(self.examples) < 20:
             self.examples.append(f"{name} {verdict.kind}: {verdict.why}")
