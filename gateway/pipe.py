@@ -78,7 +78,7 @@ class Pipe:
         elif out:
             self._timing.chunk(self._now_s(), events.events - before)
             self._client.write(out)
-            if events.events >= self._edge and self._on_edge is not None:
+            if events.events >= self._edge and self._on_edge is not None and not events.done:
                 self._edge = self._on_edge(events.events)
 
     def check(self, heard: bool) -> None:
@@ -96,7 +96,7 @@ class Pipe:
                 raise UpstreamTimeout(f"the instance did not begin its answer within {limit_s:g} s")
         elif now_s - self._heard_s >= self._limits.stall_timeout_s:
             raise UpstreamTimeout(f"the instance sent nothing for {self._limits.stall_timeout_s:g} s")
-        if self._watch is not None:
+        if self._watch is not None and not self._events.done:
             self._watch(heard)
 
     def finish(self) -> None:

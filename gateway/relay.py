@@ -189,6 +189,10 @@ class Relay:
             pipe.finish()
         except StreamEnded:
             client.end()
+        except (UpstreamFailed, UpstreamTimeout, Leave):
+            if not events.done:
+                raise
+            client.end()  # the client has all of it, to the last event
         finally:
             client.on_room = None
             job.usage = events.usage()

@@ -52,10 +52,12 @@ class Stay:
 
     def _after(self, output_size: str) -> float:
         edges = dict(zip(SIZES, self._service.spec.edges.output, strict=False))
-        return edges.get(output_size, inf)
+        return edges.get(output_size, inf) + 2  # the edge is inclusive, and chat's first event is no token
 
     def overrun(self, events: int) -> float:
         """Weighs what to do with an answer of `events` tokens or more; returns when to ask again, or raises Leave."""
+        if self._job.answer is None or self._job.answer.fold().finish:
+            return inf
         choice = weigh_overrun(self._job, self._service, self._instance, self._now_s())
         self._count(choice.action)
         if choice.action == "boost":

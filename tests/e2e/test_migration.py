@@ -19,6 +19,7 @@ from tests.e2e.process import LIMITS, LOOSE, Gateway
 from tests.fakes import sse, until
 
 TOKENS = 90
+LONG = 2500  # tokens of an answer that still runs when something is done to its instance
 CHAT = {
     "model": "tiny",
     "messages": [{"role": "user", "content": "Tell me of the movie"}],
@@ -41,10 +42,10 @@ def engines() -> Iterator[list[Engine]]:
 
 @pytest.fixture(scope="module")
 def gateway(engines: list[Engine], start: Any) -> Gateway:
-    """Two pools of one instance each: short answers go to the first, and to the second only without it."""
+    """Two pools of one instance each: answers come from the first, and from the second only without it."""
     pools = [
-        {"name": "first", "serves": ["S"], "slots": 64, "urls": [engines[0].url]},
-        {"name": "second", "serves": ["M", "L"], "slots": 64, "urls": [engines[1].url]},
+        {"name": "first", "serves": ["S", "M", "L"], "slots": 64, "urls": [engines[0].url]},
+        {"name": "second", "serves": ["L"], "slots": 64, "urls": [engines[1].url]},
     ]
     tree = {"model": "tiny", "slo": LOOSE, "pools": pools, "context_tokens": 4096, "launcher": {"kind": "static"}}
     limits = {**LIMITS, "stall_timeout_s": 0.5}
@@ -100,7 +101,7 @@ def test_wherever_it_is_cut_the_joined_answer_is_the_uncut_one(
     more = {"stream_options": {"include_usage": True}, "ignore_eos": True}
     whole = uncut(engines[1], route, **more)
     assert "\u2014" in whole["text"], "it has to hold a character of several tokens"
-    for at in range(2, TOKENS, 1):
+    for at in range(2, TOKENS):
         engines[0].fault("cut", at)
         answer = ask(gateway, route, **more)
         assert said(answer.content) == whole, at
@@ -114,7 +115,7 @@ def test_stop_strings_across_the_cut(include: bool, gateway: Gateway, engines: l
     more = {"ignore_eos": True, "stop": [stop, "never said, and long"], "include_stop_str_in_output": include}
     whole = uncut(engines[1], "text", **more)
     assert whole["end"] == ("stop", stop)
-    for at in range(8, 50, 1):
+    for at in range(8, 50, 2):
         engines[0].fault("cut", at)
         joined = said(ask(gateway, "text", **more).content)
         assert (joined["text"], joined["end"]) == (whole["text"], whole["end"]), at
@@ -143,7 +144,7 @@ def during(gateway: Gateway, route: str, act: Any, **more: Any) -> tuple[bytes, 
 
 @pytest.mark.parametrize("path", ["/abort_requests", "/pause?mode=abort"])
 def test_an_engine_that_gives_up(path: str, gateway: Gateway, engines: list[Engine]) -> None:
-    more = {"max_tokens": 100, "ignore_eos": True, "stream_options": {"include_usage": True}}
+    more = {"max_tokens": LONG, "ignore_eos": True, "stream_options": {"include_usage": True}}
     whole = uncut(engines[1], "chat", **more)
     body, _ = during(gateway, "chat", lambda: engines[0].http.post(path), **more)
     engines[0].http.post("/resume")
@@ -151,7 +152,7 @@ def test_an_engine_that_gives_up(path: str, gateway: Gateway, engines: list[Engi
 
 
 def test_kill_and_sigterm(gateway: Gateway, engines: list[Engine]) -> None:
-    more = {"max_tokens": 100, "ignore_eos": True}
+    more = {"max_tokens": LONG, "ignore_eos": True}
     whole = uncut(engines[1], "chat", **more)
     for number in (signal.SIGKILL, signal.SIGTERM):
         body, request_id = during(gateway, "chat", lambda number=number: engines[0].signal(number), **more)
@@ -164,7 +165,7 @@ def test_kill_and_sigterm(gateway: Gateway, engines: list[Engine]) -> None:
 
 
 def test_a_server_that_is_stopped_like_a_stone(gateway: Gateway, engines: list[Engine]) -> None:
-    more = {"max_tokens": 100, "ignore_eos": True}
+    more = {"max_tokens": LONG, "ignore_eos": True}
     whole = uncut(engines[1], "chat", **more)
     body, _ = during(gateway, "chat", lambda: engines[0].signal(signal.SIGSTOP), **more)
     engines[0].signal(signal.SIGCONT)
@@ -172,38 +173,25 @@ def test_a_server_that_is_stopped_like_a_stone(gateway: Gateway, engines: list[E
 
 
 def test_a_drain_may_move_what_runs(gateway: Gateway, engines: list[Engine]) -> None:
-    long = {"max_tokens": 1000, "ignore_eos": True, "messages": CHAT["messages"]}
+    more = {"max_tokens": LONG, "ignore_eos": True}
+    whole = uncut(engines[1], "chat", **more)
     first = next(i["id"] for url, i in gateway.instances().items() if url == engines[0].url)
+    here = f"{gateway.url}/admin/instances/{first}"
+    bodies: list[bytes] = []
 
-    def drain() -> None:
-        gateway.http.post(f"{gateway.url}/admin/instances/{first}/drain?move=true").raise_for_status()
+    def listen() -> None:
+        path, body = ROUTES["chat"]
+        bodies.append(httpx.post(gateway.url + path, json={**body, **more}, timeout=30).content)
 
-    gateway.http.post(gateway.url + "/v1/chat/completions", json=CHAT)
-    whole = uncut(engines[1], "chat", **long)
-    path, body = ROUTES["chat"]
-    threads, bodies = [], []
-    for _ in range(4):
-        threads.append(
-            threading.Thread(
-                target=lambda: bodies.append(
-                    httpx.post(
-                        gateway.url + path, json={**body, **long, "max_tokens": 99, "ignore_eos": True}, timeout=30
-                    ).content
-                )
-            )
-        )
-    whole = uncut(engines[1], "chat", **{**long, "max_tokens": 99})
-    engines[0].http.post("/emulated/clock", json={"clock_mhz": 210})
+    threads = [threading.Thread(target=listen) for _ in range(4)]
     for thread in threads:
         thread.start()
     assert until(lambda: engines[0].state()["running"] == 4)
-    drain()
+    gateway.http.post(f"{here}/drain?move=true").raise_for_status()
     for thread in threads:
         thread.join()
-    assert all(said(body) == whole for body in bodies) and len(bodies) == 4
-    assert until(lambda: engines[0].state()["running"] == 0)
-    gateway.http.post(f"{gateway.url}/admin/instances/{first}/resume").raise_for_status()
-    engines[0].http.post("/emulated/clock", json={"clock_mhz": 1980})
+    assert len(bodies) == 4 and all(said(body) == whole for body in bodies)
+    gateway.http.post(f"{here}/resume").raise_for_status()
 
 
 @pytest.mark.parametrize(
@@ -241,3 +229,26 @@ def test_a_request_that_kills_what_it_is_sent_to_does_not_get_a_third_instance(
     answer = ask(gateway, "chat")
     assert b'"error"' in list(sse(answer.content))[-1]
     assert gateway.row(answer.headers["x-request-id"])["attempts"] == 2
+
+
+def test_an_answer_longer_than_predicted_is_weighed(engines: list[Engine], start: Any) -> None:
+    """It is whole whatever is decided."""
+    pools = [
+        {"name": name, "serves": list(serves), "slots": 64, "tp": 1, "clock_mhz": 1980, "urls": [engine.url]}
+        for name, serves, engine in zip(("first", "second"), ("SM", "L"), engines, strict=True)
+    ]
+    tree = {"model": "tiny", "slo": LOOSE, "pools": pools, "context_tokens": 4096, "launcher": {"kind": "static"}}
+    tree |= {"profile": "llama-3.1-8b", "edges": {"input": [256, 1024, 4096], "output": [5, 60]}}
+    weighing = start({"tiny": tree}, limits=LIMITS)
+    within = {"ignore_eos": True, "max_tokens": 60}
+    whole = uncut(engines[0], "chat", **within)
+    for _ in range(30):  # and the predictor learns that answers have 60 tokens
+        assert said(ask(weighing, "chat", **within).content) == whole
+    assert b"joulegate_overruns_total{" not in metrics(weighing)
+    whole = uncut(engines[0], "chat", ignore_eos=True)
+    assert said(ask(weighing, "chat", ignore_eos=True).content) == whole
+    assert b"joulegate_overruns_total{" in metrics(weighing)
+
+
+def metrics(gateway: Gateway) -> bytes:
+    return gateway.http.get(f"{gateway.url}/metrics").content

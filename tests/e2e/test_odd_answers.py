@@ -72,3 +72,11 @@ def test_an_interim_answer_is_not_the_answer(gateway: Gateway, stage: Stage) -> 
     stage.play(hints_first)
     said = gateway.post()
     assert (said.content, said.headers.get("link")) == (sample("chat"), None)
+
+
+@pytest.mark.parametrize("then", [fakes.reset, fakes.refuse, fakes.stall])
+def test_a_stream_that_is_whole_but_not_closed_is_whole(then: fakes.Script, gateway: Gateway, stage: Stage) -> None:
+    stage.play(part(100, then))
+    said = gateway.post(stream=True, stream_options={"include_usage": True})
+    assert said.content == sample("chat_stream_usage")
+    assert gateway.row(said.headers["x-request-id"])["outcome"] == "completed"
