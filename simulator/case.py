@@ -92,6 +92,10 @@ class Case:
     def clock_mhz(self) -> int:
         return max(self.model.clocks_mhz)
 
+    def known_tp(self, tp: int) -> int:
+        """`tp`, or the largest where the model does not run on as many."""
+        return tp if tp in self.model.points else self.tp
+
     def lengths(self) -> Lengths:
         edges = self.spec.edges
         if self.predictor == "oracle":

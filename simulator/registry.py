@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from simulator.baselines import autoscale, ecofaas, pegasus, retail, static_best, throttllem, voltana
+from simulator.baselines import autoscale, dynamollm, ecofaas, pegasus, retail, static_best, throttllem, voltana
 from simulator.case import Case
 from simulator.joulegate_policy import joulegate
 from simulator.policies import Say, multipool, singlepool
@@ -31,6 +31,10 @@ class Policy:
 POLICIES: tuple[Policy, ...] = (
     Policy("singlepool", DYNAMOLLM, singlepool),
     Policy("multipool", DYNAMOLLM, multipool),
+    Policy("scaleinst", DYNAMOLLM, dynamollm.scaleinst),
+    Policy("scaleshard", DYNAMOLLM, dynamollm.scaleshard),
+    Policy("scalefreq", DYNAMOLLM, dynamollm.scalefreq),
+    Policy("dynamollm", DYNAMOLLM, dynamollm.run),
     Policy("autoscale", "Kubernetes HorizontalPodAutoscaler", autoscale.run),
     Policy("pegasus", "Pegasus (ISCA 2014)", pegasus.run),
     Policy("retail", "ReTail (HPCA 2022)", retail.run),

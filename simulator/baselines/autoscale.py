@@ -58,9 +58,10 @@ class Scaler:
     """How many instances of one pool at the highest clock; `options` is an autoscaler's."""
 
     def __init__(self, case: Case, gpus: int, options: Options) -> None:
-        self.most = max(1, gpus // options.tp)
+        tp = case.known_tp(options.tp)
+        self.most = max(1, gpus // tp)
         self.options = options
-        self._work = work_of(case, options.tp, case.clock_mhz)
+        self._work = work_of(case, tp, case.clock_mhz)
         first = math.ceil(first_work(case, self._work, options.window_s) / options.target)
         self.count = max(1, min(self.most, first))
         self._calm = Calm(self.count)
@@ -83,10 +84,11 @@ class Scaler:
 
 class Autoscaled(Plant):
     def __init__(self, case: Case, gpus: int, options: Options) -> None:
-        shape = case.shape(options.tp, case.clock_mhz)
+        tp = case.known_tp(options.tp)
+        shape = case.shape(tp, case.clock_mhz)
         self._scaler = Scaler(case, gpus, options)
-        self._key = ("all", options.tp)
-        super().__init__({self._key: self._scaler.count}, lambda pool, tp: shape, hold_s=options.hold_s)
+        self._key = ("all", tp)
+        super().__init__({self._key: self._scaler.count}, lambda pool, size: shape, hold_s=options.hold_s)
 
     def decide(self, now_s: float) -> None:
         self.wanted[self._key] = self._scaler.after(now_s, self.cluster.counts.seen())

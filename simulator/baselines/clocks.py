@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from core.instances import Shape
 from pools.instance import Instance
-from simulator.baselines.plant import Plant
+from simulator.baselines.plant import Plan, Plant
 from simulator.case import Case
 from simulator.cluster import SimCluster
 from simulator.member import Member
@@ -35,10 +35,11 @@ class Ladder:
         return tuple(clock for clock in case.model.clocks_mhz if clock >= self.lowest_mhz) or (case.clock_mhz,)
 
     def shape(self, case: Case) -> Shape:
-        return case.shape(self.tp, case.clock_mhz, self.per_step)
+        return case.shape(case.known_tp(self.tp), case.clock_mhz, self.per_step)
 
-    def instances(self, gpus: int) -> int:
-        return max(1, int(gpus * self.share + 1e-9) // self.tp)
+    def plan(self, case: Case, gpus: int) -> Plan:
+        tp = case.known_tp(self.tp)
+        return {("all", tp): max(1, int(gpus * self.share + 1e-9) // tp)}
 
 
 def lowest(clocks: Sequence[int], feasible: Feasible) -> int:
@@ -96,8 +97,7 @@ class Clocked(Plant):
 
     def __init__(self, case: Case, gpus: int, ladder: Ladder) -> None:
         shape = ladder.shape(case)
-        plan = {("all", ladder.tp): ladder.instances(gpus)}
-        super().__init__(plan, lambda pool, tp: shape, tick_s=ladder.tick_s)
+        super().__init__(ladder.plan(case, gpus), lambda pool, tp: shape, tick_s=ladder.tick_s)
         self.clocks = ladder.clocks(case)
         self.tbt_s = case.spec.slo.tbt_s
 

@@ -45,19 +45,20 @@ def shift(free: Sequence[int], sizes: Sequence[int], spare: int) -> tuple[int, i
 class EcoFaas(Plant):
     def __init__(self, case: Case, gpus: int, options: Options) -> None:
         # One step size for all, since instances change clocks: that of the slowest.
-        per_step = options.per_step or case.shape(options.tp, min(options.clocks_mhz)).step_tokens
+        tp = case.known_tp(options.tp)
+        per_step = options.per_step or case.shape(tp, min(options.clocks_mhz)).step_tokens
         count, names = (
-            max(1, int(gpus * options.share + 1e-9) // options.tp),
+            max(1, int(gpus * options.share + 1e-9) // tp),
             [f"{clock}mhz" for clock in options.clocks_mhz],
         )
         shapes = {
-            name: case.shape(options.tp, clock, per_step)
+            name: case.shape(tp, clock, per_step)
             for name, clock in zip(names, options.clocks_mhz, strict=True)
         }  # fmt: skip
-        plan = {(name, options.tp): 0 for name in names}
+        plan = {(name, tp): 0 for name in names}
         for index in range(count):
-            plan[names[-1 - index % len(names)], options.tp] += 1
-        super().__init__(plan, lambda pool, tp: shapes[pool], tick_s=options.period_s)
+            plan[names[-1 - index % len(names)], tp] += 1
+        super().__init__(plan, lambda pool, size: shapes[pool], tick_s=options.period_s)
         self.names, self.clocks_mhz, self.spare = (
             names,
             dict(zip(names, options.clocks_mhz, strict=True)),

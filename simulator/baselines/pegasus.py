@@ -52,8 +52,7 @@ def since(before: Mapping[int, int], now: Mapping[int, int]) -> Sketch:
 class Pegasus(Plant):
     def __init__(self, case: Case, gpus: int, options: Options) -> None:
         shape = options.ladder.shape(case)
-        plan = {("all", options.ladder.tp): options.ladder.instances(gpus)}
-        super().__init__(plan, lambda pool, tp: shape, tick_s=options.period_s)
+        super().__init__(options.ladder.plan(case, gpus), lambda pool, tp: shape, tick_s=options.period_s)
         self.options = options
         self.highest_mhz = self.clock_mhz = case.clock_mhz
         self.limits_s = [case.spec.slo.ttft_s[size] for size in SIZES] + [case.spec.slo.tbt_s]

@@ -11,7 +11,7 @@ swept: TP, lowest clock, the autoscaler's target and the holding of GPUs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pools.instance import Instance
 from simulator.baselines import autoscale
@@ -41,8 +41,8 @@ def keeps(instance: Instance, clock_mhz: int, prompts: Sequence[Due], now_s: flo
 class ThrottLLeM(Clocked):
     def __init__(self, case: Case, gpus: int, options: Options) -> None:
         super().__init__(case, gpus, options.ladder)
-        self._scaler = autoscale.Scaler(case, gpus, options.scaling)
-        self._key = ("all", options.ladder.tp)
+        self._scaler = autoscale.Scaler(case, gpus, replace(options.scaling, tp=options.ladder.tp))
+        self._key = ("all", case.known_tp(options.ladder.tp))
         self.hold_s = options.scaling.hold_s
         self.wanted = {self._key: self._scaler.count}
 

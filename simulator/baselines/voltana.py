@@ -55,7 +55,7 @@ class Voltana(Clocked):
         self.margin, self.ahead = options.margin, options.ahead
         # Batch sizes that each clock decodes in time beside a prompt's chunk, at the trace's mean context.
         shape = ladder.shape(case)
-        slots = [min(shape.slots, case.limits(ladder.tp, clock, shape.step_tokens).slots) for clock in self.clocks]
+        slots = [min(shape.slots, case.limits(shape.tp, clock, shape.step_tokens).slots) for clock in self.clocks]
         self.boundaries = sorted({max(SLOTS_STEP, count) for count in slots})
 
     def choose(self, member: Member, now_s: float) -> int:

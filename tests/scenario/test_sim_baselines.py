@@ -55,3 +55,15 @@ def test_it_ends_with_balanced_books(policy: Policy) -> None:
 def test_the_seed_fixes_it(policy: Policy) -> None:
     first, again = (figures(ran(policy, seed=3), Rates()) for _ in range(2))
     assert first == again
+
+
+@pytest.mark.parametrize("policy", OWN, ids=lambda policy: policy.name)
+def test_a_model_on_fewer_gpus_without_a_profile_runs_too(policy: Policy) -> None:
+    arrivals = waves(1, 30.0)
+
+    def read() -> Iterator[Arrival]:
+        return iter(arrivals)
+
+    case = make_case(shipped_service("llama-3.1-8b"), load_engine_model("llama-3.1-8b"), read)
+    found = policy.run(replace(case, static_instances=4), 4 * case.tp, quiet)
+    assert not found.in_flight and found.tally.total_arrived == len(arrivals)

@@ -48,7 +48,8 @@ def test_the_lowest_feasible_clock_or_the_highest() -> None:
     assert lowest(CLOCKS, lambda clock: clock >= 1200) == 1200
     assert lowest(CLOCKS, lambda clock: False) == CLOCKS[-1]
     assert Ladder(lowest_mhz=1400).clocks(case())[0] == 1400
-    assert Ladder(tp=4, share=0.8).instances(56) == 11 and Ladder(tp=8).instances(4) == 1
+    assert Ladder(tp=4, share=0.8).plan(case(), 56) == {("all", 4): 11}
+    assert Ladder(tp=8).plan(case(), 4) == {("all", 8): 1}
 
 
 def test_first_tokens_come_in_order_and_sooner_at_a_higher_clock() -> None:
