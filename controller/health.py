@@ -10,8 +10,8 @@ from core.instances import ClassCount
 
 MINUTE_S = 60.0
 TELLING = 20  # judged requests of a minute from which it says something
-UP, DOWN = 1.06, 0.99  # the trim after a minute under the promise, and after one with half of the budget left
-TRIMS = (0.8, 1.6)
+UP, DOWN = 1.06, 0.97  # the trim after a minute under the promise, and after one with half of the budget left
+TRIMS = (0.7, 1.6)
 HARMED_S = 300.0
 
 

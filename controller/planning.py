@@ -23,6 +23,7 @@ from profiles.engine_model import EngineModel
 Solver = Callable[[Problem], Plan]
 SOON_S = 300.0
 UNBOUNDED_GPUS = 1024
+MEAN_ROOM = 1.1  # under a minute's mean the clocks would be at their highest half of the time
 LEAST_RPS = 0.05  # a pool without load is still planned for one request in twenty seconds
 
 
@@ -149,7 +150,7 @@ def _ways(name: str, one: Asked, ask: Ask) -> list[Part]:
                 )
             columns += priced[pools]
             peak_rps = sum(rate(peaks[pool]) for pool in pools)
-            wanted = max(rate(mix), one.trim * peak_rps / _boost(priced[pools]))
+            wanted = max(MEAN_ROOM * rate(mix), one.trim * peak_rps / _boost(priced[pools]))
             demands.append(PoolDemand(name, pools[-1], wanted))
         stretch = sum(d.rps for d in demands) / max(1e-9, sum(rate(mix) for mix in means.values()))
         rps, prompt, answer = (stretch * value for value in _sums(means))

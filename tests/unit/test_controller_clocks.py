@@ -39,6 +39,12 @@ def test_a_saving_within_the_noise_is_not_worth_a_write() -> None:
     assert wanted_mhz(flat, 0.8, 10, 1200, boost=False, may_fall=True) == 1200
 
 
+def test_a_flat_top_does_not_keep_it_up() -> None:
+    flat = target((1200, 9.0, 600.0, 800.0), (1800, 7.1, 1199.0, 1499.0), (1980, 7.0, 1200.0, 1500.0))
+    assert wanted_mhz(flat, 0.3, 10, 1980, boost=False, may_fall=True) == 1800
+    assert wanted_mhz(flat, 0.3, 10, 1800, boost=False, may_fall=True) == 1200
+
+
 def test_the_same_load_settles() -> None:
     for load in (0.2, 0.5, 0.8, 1.0, 1.2):
         clock, seen = 1980, []
