@@ -10,8 +10,9 @@ from core.instances import ClassCount
 
 MINUTE_S = 60.0
 TELLING = 20  # judged requests of a minute from which it says something
-UP, DOWN = 1.06, 0.97  # the trim after a minute under the promise, and after one with half of the budget left
-TRIMS = (0.7, 1.6)
+UP, DOWN = 1.06, 0.98  # the trim after a minute under the promise, and after one with half of the budget left
+TRIMS = (0.8, 1.6)
+UP_PER_SHARE, MOST_UP = 3.0, 1.3  # a minute that lost a tenth of its requests is no rounding error of the price
 HARMED_S = 300.0
 
 
@@ -41,4 +42,5 @@ def _minute(health: Health, now_s: float, settings: Settings) -> Health:
         return replace(fresh, bad=0)
     bad = health.bad + 1
     harmed_s = now_s + HARMED_S if bad >= settings.harm_windows else health.harmed_until_s
-    return replace(fresh, bad=bad, trim=min(TRIMS[1], health.trim * UP), harmed_until_s=harmed_s)
+    up = min(MOST_UP, UP + UP_PER_SHARE * (settings.promised - share))
+    return replace(fresh, bad=bad, trim=min(TRIMS[1], max(1.0, health.trim) * up), harmed_until_s=harmed_s)

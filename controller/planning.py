@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from controller.demand import Demand, pool_mixes, stretched
 from controller.dynamic import first_plan
@@ -18,12 +19,17 @@ from controller.pricing import columns_of, sequence_w
 from controller.problem import Column, Kind, NodeShape, Plan, Problem, SwitchJoules
 from controller.problem import Demand as PoolDemand
 from core.instances import Shape
+from predictor.load import Rates
 from profiles.engine_model import EngineModel
 
 Solver = Callable[[Problem], Plan]
 SOON_S = 300.0
 UNBOUNDED_GPUS = 1024
 MEAN_ROOM = 1.1  # under a minute's mean the clocks would be at their highest half of the time
+BUSY_MINUTES = 15
+RESHAPES = 0.05
+UNSERVED_W = 1e6  # of one request per second
+SHORT = 0.1  # prices keep about that much in reserve: a plan that is short of less by them may still carry all
 LEAST_RPS = 0.05  # a pool without load is still planned for one request in twenty seconds
 
 
@@ -125,9 +131,37 @@ def make_plan(ask: Ask, solve: Solver = first_plan) -> dict[str, ServicePlan]:
     for name, one in ask.asked.items():
         ways = _ways(name, one, ask)
         if ways:
-            parts.append(min(ways, key=lambda way: solve(_problem(ask, [way])).cost_w) if len(ways) > 1 else ways[0])
+            parts.append(min(ways, key=partial(_way_cost_w, ask, solve)) if len(ways) > 1 else ways[0])
     problem = _problem(ask, parts)
-    return _read(ask, parts, problem, solve(problem))
+    return _read(ask, parts, problem, _settled(ask, problem, solve))
+
+
+def _way_cost_w(ask: Ask, solve: Solver, way: Part) -> float:
+    """What has no room costs more than any watts; the pools that serve now are left for a saving of RESHAPES only."""
+    plan = solve(_problem(ask, [way]))
+    short = sum(rps for _, _, rps in plan.shed)
+    here = {pool for (service, pool, _), count in ask.current.items() if service == way.name and count}
+    kept = here == {demand.pool for demand in way.demands}
+    if kept:
+        short = max(0.0, short - SHORT * sum(demand.rps for demand in way.demands))
+    return plan.cost_w * ((1 - RESHAPES) if kept else 1.0) + UNSERVED_W * short
+
+
+def _settled(ask: Ask, problem: Problem, solve: Solver) -> Plan:
+    """The plan that keeps to the TPs there are, unless another mix of them saves RESHAPES or serves more: instances of
+    another TP have to start while those there are still serve."""
+    best = solve(problem)
+    here = {(service, tp) for (service, _, tp), count in ask.current.items() if count}
+    kept = tuple(c for c in problem.columns if (c.kind.service, c.kind.tp) in here)
+    demanded = {(demand.service, demand.pool) for demand in problem.demands}
+    if not kept or {(c.kind.service, c.kind.pool) for c in kept} != demanded:
+        return best
+    same = solve(replace(problem, columns=kept))
+    shed = [sum(rps for _, _, rps in plan.shed) for plan in (same, best)]
+    if shed[0] > shed[1] + SHORT * sum(demand.rps for demand in problem.demands):
+        return best
+    cheaper = (1 - RESHAPES) * same.cost_w > best.cost_w and shed[1] <= shed[0]
+    return best if cheaper else same
 
 
 def _ways(name: str, one: Asked, ask: Ask) -> list[Part]:
@@ -137,6 +171,7 @@ def _ways(name: str, one: Asked, ask: Ask) -> list[Part]:
     forecast = one.demand.load.forecast(ask.wall_s, SOON_S, settings.coverage)
     means = {pool: _at_least(mix) for pool, mix in pool_mixes(one.demand, spec, forecast.mean).items() if mix}
     peaks = pool_mixes(one.demand, spec, forecast.shared())
+    busiest = _busiest(one.demand.load.windows.minutes[-BUSY_MINUTES:], forecast.total_mean)
     priced: dict[tuple[str, ...], tuple[Column, ...]] = {}
     ways = []
     for groups in _partitions(tuple(means)) if settings.merge else [tuple((pool,) for pool in means)]:
@@ -150,13 +185,24 @@ def _ways(name: str, one: Asked, ask: Ask) -> list[Part]:
                 )
             columns += priced[pools]
             peak_rps = sum(rate(peaks[pool]) for pool in pools)
-            wanted = max(MEAN_ROOM * rate(mix), one.trim * peak_rps / _boost(priced[pools]))
+            fastest = max(one.trim * peak_rps, busiest * rate(mix))
+            wanted = max(MEAN_ROOM * rate(mix), fastest / _boost(priced[pools]))
             demands.append(PoolDemand(name, pools[-1], wanted))
         stretch = sum(d.rps for d in demands) / max(1e-9, sum(rate(mix) for mix in means.values()))
         rps, prompt, answer = (stretch * value for value in _sums(means))
         mean_rps, upper_rps = forecast.total_mean.requests_rps, forecast.total_upper.requests_rps
         ways.append(Part(name, model, tuple(columns), tuple(demands), (rps, prompt, answer), mean_rps, upper_rps))
     return [way for way in ways if _able(way)]
+
+
+def _busiest(minutes: Sequence[Sequence[float]], mean: Rates) -> float:
+    """How many times the forecast's mean the busiest minute was, in requests or in prompt tokens. What came a quarter
+    of an hour ago may come again before an instance that was given back is there."""
+    if mean.requests_rps <= 0 or mean.input_tokens_per_s <= 0:
+        return 1.0
+    requests = max((sum(minute[0::3]) for minute in minutes), default=0.0)
+    prompts = max((sum(minute[1::3]) for minute in minutes), default=0.0)
+    return max(requests / mean.requests_rps, prompts / mean.input_tokens_per_s)
 
 
 def _able(way: Part) -> bool:

@@ -46,7 +46,8 @@ def steps(wanted: Wanted, instances: Sequence[SeenInstance], reason: str) -> lis
     actions += started
     surplus = list(_surplus(wanted, live))
     if surplus and wanted.drain:
-        actions += _stops(wanted, live, surplus, missing, len(started), reason)
+        on_the_way = len(started) + (len(draining) if missing else 0)
+        actions += _stops(wanted, live, surplus, missing, on_the_way, reason)
     return actions
 
 
@@ -79,17 +80,17 @@ def _surplus(wanted: Wanted, live: Sequence[SeenInstance]) -> Iterator[SeenInsta
 
 def _stops(
     wanted: Wanted, live: Sequence[SeenInstance], surplus: Sequence[SeenInstance], missing: Mapping[Kind, int],
-    starting: int, reason: str,
+    on_the_way: int, reason: str,
 ) -> Iterator[Stop]:  # fmt: skip
     """A surplus that stands in for what is missing waits until that is READY; where the missing can not start because
-    the GPUs are taken, one drain at a time makes room for it."""
+    the GPUs are taken, one drain at a time makes room for it. `on_the_way`: starts, and drains that will make room."""
     going = {i.id for i in surplus}
-    coming = starting or any(i.state is State.STARTING and i.id not in going for i in live)
+    coming = on_the_way or any(i.state is State.STARTING and i.id not in going for i in live)
     gives = list(surplus)
     if coming:
         gives = [i for i in surplus if i.state is not State.READY]
-    elif missing:
-        gives = [i for i in surplus if i.state is State.READY][:1] or gives[:1]
+    elif missing:  # what may not start needs no room
+        gives = ([i for i in surplus if i.state is State.READY][:1] or gives[:1]) if wanted.starts > 0 else []
     ready = sum(1 for i in live if i.state is State.READY)
     for instance in gives:
         if instance.state is State.READY:

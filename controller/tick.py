@@ -149,7 +149,7 @@ def _patient(
     fewer = live > sum(wanted.counts.values())
     since_s = (one.surplus_s if one.surplus_s is not None else now_s) if fewer else None
     patient = since_s is not None and now_s - since_s < settings.settle_s
-    budget = settings.switches_per_hour * max(1.0, (knowledge.gpus or 100) / 100)
+    budget = max(settings.most_changes, settings.switches_per_hour * (knowledge.gpus or 100) / 100)
     recent = sum(1 for at_s in one.starts_s if now_s - at_s < HOUR_S)
     urgent = any(standing.rungs for standing in one.standings.values()) or one.health.harmed_until_s > now_s
     starts = settings.most_changes if urgent else min(settings.most_changes, max(0, int(budget) - recent))
@@ -192,6 +192,8 @@ def _due(one: ServiceState, seen: Seen, knowledge: Knowledge) -> bool:
         return True
     if age_s < MINUTE_S:
         return False
+    if one.health.bad and one.health.minute_s > one.plan.at_s:
+        return True
     forecast = one.demand.load.forecast(seen.wall_s, 300.0, settings.coverage)
     now_rps, then_rps = forecast.total_mean.requests_rps, one.plan.mean_rps
     return now_rps - then_rps > settings.drift_band * max(1.0, then_rps)  # less load can wait for the next plan
