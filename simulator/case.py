@@ -79,6 +79,7 @@ class Case:
     door: Door = field(default_factory=Door)
     static_instances: int | None = None  # singlepool's answer, once it is known
     pools: int | None = None  # how many, where the policy is free to choose; None = its own number
+    swept_on: str = "code"  # the trace on which the baselines' open settings were chosen (baselines/chosen.py)
     power_cap_w: float | None = None  # of the cluster; a policy may ignore it, the report does not
     tick_s: float = TICK_S
     sample_s: float | None = None  # how often runs are sampled for their pictures; None = not at all

@@ -20,7 +20,7 @@ from simulator.run import TICK_S
 @dataclass(frozen=True, slots=True)
 class Experiment:
     """`gpus` None: what singlepool needs. `static_instances` None: found by bisection. `pools`: how many, where the
-    policy is free to choose. `costs`: (field of Costs, value) instead of the engine model's."""
+    policy is free to choose. `swept_on`: which trace chose the baselines' open settings. `costs`: (field of Costs, value) instead of the engine model's."""
 
     spec: ServiceSpec
     load: Load
@@ -28,6 +28,7 @@ class Experiment:
     gpus: int | None = None
     static_instances: int | None = None
     pools: int | None = None
+    swept_on: str = "code"
     power_cap_w: float | None = None
     costs: tuple[tuple[str, float], ...] = ()
     door: Door = field(default_factory=Door)
@@ -46,5 +47,5 @@ def case_of(experiment: Experiment, rows: TraceRows, seed: int) -> Case:
     costs = replace(case.costs, **others)
     return replace(
         case, costs=costs, door=experiment.door, tick_s=experiment.tick_s, pools=experiment.pools,
-        power_cap_w=experiment.power_cap_w, static_instances=experiment.static_instances,
+        power_cap_w=experiment.power_cap_w, swept_on=experiment.swept_on, static_instances=experiment.static_instances,
     )  # fmt: skip

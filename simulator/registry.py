@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from simulator.baselines import autoscale, dynamollm, ecofaas, pegasus, retail, static_best, throttllem, voltana
+from simulator.baselines.chosen import chosen
 from simulator.case import Case
 from simulator.joulegate_policy import joulegate
 from simulator.policies import Say, multipool, singlepool
@@ -31,16 +32,16 @@ class Policy:
 POLICIES: tuple[Policy, ...] = (
     Policy("singlepool", DYNAMOLLM, singlepool),
     Policy("multipool", DYNAMOLLM, multipool),
-    Policy("scaleinst", DYNAMOLLM, dynamollm.scaleinst),
-    Policy("scaleshard", DYNAMOLLM, dynamollm.scaleshard),
-    Policy("scalefreq", DYNAMOLLM, dynamollm.scalefreq),
-    Policy("dynamollm", DYNAMOLLM, dynamollm.run),
-    Policy("autoscale", "Kubernetes HorizontalPodAutoscaler", autoscale.run),
-    Policy("pegasus", "Pegasus (ISCA 2014)", pegasus.run),
-    Policy("retail", "ReTail (HPCA 2022)", retail.run),
-    Policy("throttllem", "throttLL'eM (HPCA 2025)", throttllem.run),
-    Policy("voltana", "VoltanaLLM (arXiv 2509.04827)", voltana.run),
-    Policy("ecofaas", "EcoFaaS (ISCA 2024)", ecofaas.run),
+    Policy("scaleinst", DYNAMOLLM, chosen("scaleinst", dynamollm.scaleinst)),
+    Policy("scaleshard", DYNAMOLLM, chosen("scaleshard", dynamollm.scaleshard)),
+    Policy("scalefreq", DYNAMOLLM, chosen("scalefreq", dynamollm.scalefreq)),
+    Policy("dynamollm", DYNAMOLLM, chosen("dynamollm", dynamollm.run)),
+    Policy("autoscale", "Kubernetes HorizontalPodAutoscaler", chosen("autoscale", autoscale.run)),
+    Policy("pegasus", "Pegasus (ISCA 2014)", chosen("pegasus", pegasus.run)),
+    Policy("retail", "ReTail (HPCA 2022)", chosen("retail", retail.run)),
+    Policy("throttllem", "throttLL'eM (HPCA 2025)", chosen("throttllem", throttllem.run)),
+    Policy("voltana", "VoltanaLLM (arXiv 2509.04827)", chosen("voltana", voltana.run)),
+    Policy("ecofaas", "EcoFaaS (ISCA 2024)", chosen("ecofaas", ecofaas.run)),
     Policy("static-best", "search over static plans, with hindsight", static_best.run),
     Policy("joulegate", "the controller that serves", joulegate),
 )

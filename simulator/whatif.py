@@ -18,6 +18,7 @@ from simulator.load import PoissonLoad
 
 Apply = Callable[[Experiment, Any], Experiment]
 MOST_POOLS = 16
+SWEPT_ON = ("code", "conversation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,7 @@ def keys() -> dict[str, Key]:
         "static": Key("instances of singlepool", _count(1), _of_experiment("static_instances")),
         "pools": Key(f"a number from 2 to {MOST_POOLS}", _count(2, MOST_POOLS), _of_experiment("pools")),
         "predictor": Key("oracle, live or an accuracy from 0 to 1", _predictor, _of_experiment("predictor")),
+        "swept_on": Key(" or ".join(SWEPT_ON), _swept_on, _of_experiment("swept_on")),
         "power_cap": Key("watts above 0", _positive, _of_experiment("power_cap_w")),
         "scale": Key("copies of the trace, above 0", _positive, _scale),
         "tick_s": Key("seconds above 0", _positive, _of_experiment("tick_s")),
@@ -131,6 +133,12 @@ def _edges(least: int, most: int) -> Callable[[str], tuple[int, ...]]:
 
 def _predictor(text: str) -> str:
     if text not in ("oracle", "live") and not 0 <= float(text) <= 1:
+        raise ValueError
+    return text
+
+
+def _swept_on(text: str) -> str:
+    if text not in SWEPT_ON:
         raise ValueError
     return text
 

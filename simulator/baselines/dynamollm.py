@@ -52,6 +52,12 @@ class Knobs:
     clocks: bool = True
 
 
+def spread(pools: int) -> tuple[str, ...]:
+    """The classes that get a pool of their own, evenly up to the largest; nine at most."""
+    count = min(pools, len(CLASSES))
+    return tuple(CLASSES[(number + 1) * len(CLASSES) // count - 1] for number in range(count))
+
+
 class Passing:
     """Routes a request to its class's pool, or on to the next larger one by the epoch's shares, evenly and not at
     random."""
@@ -73,7 +79,8 @@ class Passing:
 
 class Hierarchy(Plant):
     def __init__(self, case: Case, gpus: int, options: Options, knobs: Knobs) -> None:
-        self.case, self.knobs, self.pools = case, knobs, options.pools
+        self.case, self.knobs = case, knobs
+        self.pools = spread(case.pools) if case.pools else options.pools
         self.headroom, self.clock_headroom = options.headroom, options.clock_headroom
         self.most = max(1, gpus // case.tp)
         self.work: Work = work_of(case, case.tp, case.clock_mhz)

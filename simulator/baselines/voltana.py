@@ -78,11 +78,12 @@ class Voltana(Clocked):
     def decide(self, now_s: float) -> None:
         super().decide(now_s)
         ready = self.ready()
-        places = caps(self.boundaries, [member.instance.sequences for member in ready], SPARE)
+        waiting = self.cluster.router.queued()
+        places = caps(self.boundaries, [member.instance.sequences for member in ready], SPARE + waiting)
         for member, slots in zip(ready, places, strict=True):
             if member.instance.limits.slots != slots:
                 member.instance.limits = replace(member.instance.limits, slots=slots)
-        if self.cluster.router.queued():
+        if waiting:
             self.cluster.router.pump(now_s)
 
 
