@@ -20,7 +20,8 @@ from simulator.run import TICK_S
 @dataclass(frozen=True, slots=True)
 class Experiment:
     """`gpus` None: what singlepool needs. `static_instances` None: found by bisection. `pools`: how many, where the
-    policy is free to choose. `swept_on`: which trace chose the baselines' open settings. `costs`: (field of Costs, value) instead of the engine model's."""
+    policy is free to choose. `swept_on`: which trace chose the baselines' open settings. `costs`: (field of Costs,
+    value) instead of the engine model's."""
 
     spec: ServiceSpec
     load: Load

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from core.service import CLASSES
 from simulator.baselines import autoscale, dynamollm, ecofaas, pegasus, retail, throttllem, voltana
 from simulator.baselines.clocks import Ladder
 from simulator.case import Case

@@ -8,15 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.service import CLASSES
 from pools.breaker import Breaker
 from pools.instance import Instance
 from profiles.engine_model import load_engine_model
-from simulator.baselines import autoscale, ecofaas, pegasus, retail, static_best, throttllem, voltana
+from simulator.baselines import autoscale, dynamollm, ecofaas, pegasus, retail, static_best, throttllem, voltana
+from simulator.baselines.chosen import CHOSEN
 from simulator.baselines.clocks import Due, Ladder, first_tokens_s, lowest, step_s
 from simulator.baselines.load import Work, classed, epochs, first_work, work_of
 from simulator.case import LEAST_BATCH, Case, make_case, shipped_service
+from simulator.registry import POLICIES
 from simulator.sketch import Sketch
 from simulator.trace import Arrival
+from simulator.whatif import SWEPT_ON
 
 MODEL = load_engine_model("llama-2-70b")
 CLOCKS = MODEL.clocks_mhz
@@ -159,3 +163,14 @@ def test_a_shape_leaves_room_for_a_batch() -> None:
             shape = whole.shape(tp, clock)
             assert shape.slots >= LEAST_BATCH or shape.step_tokens == 256
     assert whole.shape(8, 1980, 512).step_tokens == 512
+
+
+def test_both_traces_chose_settings_for_the_same_baselines() -> None:
+    known = {policy.name for policy in POLICIES}
+    assert set(CHOSEN) == set(SWEPT_ON) and set(CHOSEN["code"]) == set(CHOSEN["conversation"])
+    assert set(CHOSEN["code"]) == known - {"singlepool", "multipool", "static-best", "joulegate"}
+
+
+def test_a_number_of_pools_ends_with_the_largest_class() -> None:
+    assert dynamollm.spread(1) == ("LL",) and dynamollm.spread(3) == ("SL", "ML", "LL")
+    assert dynamollm.spread(16) == CLASSES
