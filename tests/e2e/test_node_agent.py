@@ -208,7 +208,10 @@ def test_the_clocks_of_an_agent(agent: Agent) -> None:
         assert (done.mhz, done.changed, clocks.off(group)) == (990, True, None)
         assert [state for _, state in done.states] == ["idle"] * 4
         before = await clocks.read(group)
-        assert before.clock_mhz == 345 and before.watts == pytest.approx(4 * 70)
+        while before.watts > 4 * 70.001:  # the average still remembers what a test before drew
+            await SystemClock().sleep(0.05)
+            before = await clocks.read(group)
+        assert before.clock_mhz == 345 and before.watts == pytest.approx(4 * 70, rel=1e-4)
         await SystemClock().sleep(LEASE_S)  # longer than the lease: its own task has renewed it
         assert agent.locks(FIRST) == [990] * 4
         assert (await clocks.read(group)).joules > before.joules

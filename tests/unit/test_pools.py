@@ -5,7 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from controller.tick import ControllerState, tick
+from controller.knowledge import Knowledge
+from controller.state import ControllerState
+from controller.tick import tick
 from core.clock import SystemClock
 from core.errors import NotFound, UpstreamTimeout
 from core.instances import Forget, Start, State
@@ -60,7 +62,7 @@ def config(*services: str, **sections: object) -> Config:
 
 
 async def tick_once(running: Running) -> list[object]:
-    _, decision = tick(ControllerState(), await running.cluster.observe(), 1.0)
+    _, decision = tick(ControllerState(), await running.cluster.observe(), Knowledge(), 1.0)
     for action in decision.actions:
         await running.cluster.apply(action)
     return list(decision.actions)
