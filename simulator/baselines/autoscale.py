@@ -4,7 +4,7 @@ Source: Kubernetes documentation, Horizontal Pod Autoscaling (algorithm details 
 replicas = ceil(replicas x metric / target), nothing within 10 % of the target, at most doubled (or 4 more) in 15 s,
 and down only to the highest recommendation of the last 300 s. It leaves open: the metric, here the work that arrives,
 in instances (queries per second weighted by their tokens); its target and window; whether GPUs of ended instances are
-held, the TP. All are swept (docs/baselines.md).
+held, the TP. Target, GPUs and TP are swept (docs/baselines.md); the window and the 300 s are not.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Source: Lo et al., Pegasus (ISCA 2014): the controller compares a windowed laten
 limit for all servers: above 1.35 of it to the highest for 5 min, above 1 to the highest, down by 1 % below 0.85 and by
 3 % below 0.6 (steps and thresholds from secondary sources, reference energy.md section 3). Adapted: the power limit is
 a locked clock; the latency is the worse of TTFT and TBT at their p99, each as a share of its limit, TTFT by input size.
-Left open and swept: TP and number of instances, window, lowest clock, and how long the highest one is held.
+Left open and swept: TP and number of instances, lowest clock. Left at their defaults: window, hold of the highest.
 """
 
 from __future__ import annotations

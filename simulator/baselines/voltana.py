@@ -6,7 +6,8 @@ the time already waited, the highest while anybody waits for a batch, the lowest
 instance whose next batch size needs no higher clock. Adapted: one engine serves both phases here, so the clock is the
 prefill one while a prompt is there and the decode one otherwise; the router is told of the boundaries as slots, one
 more step of the clock when fewer than SPARE places are left beneath them. Left open and swept: TP and number of
-instances, the list of clocks (its authors use two), the margin, and whether the next prompt's chunk counts already.
+instances, the list of clocks (its authors use two). At their defaults: the margin, and whether the next prompt's chunk
+counts already.
 """
 
 from __future__ import annotations
