@@ -4,8 +4,8 @@ Source: Chen et al., ReTail (HPCA 2022): a linear model foretells each request's
 lowest clock is chosen at which every queued request meets its deadline. It serves requests one at a time and knows no
 tokens; adapted: the service time of a request that waits is its chunked prefill behind those ahead of it, and once it
 decodes its deadline is the TBT objective of every step. Requests are not reordered. Left open and swept: TP and number
-of instances, the lowest clock. Left at their defaults: the share of the time left that the model may use up, and whether
-the next prompt's chunk is reckoned with before it is there.
+of instances, the lowest clock. At their defaults: the share of the time left that the model may use up, and whether the
+next prompt's chunk is reckoned with before it is there.
 """
 
 from __future__ import annotations
