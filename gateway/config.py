@@ -107,6 +107,9 @@ class Limits(Section):
         default=0.5, description="Lateness of the event loop over half a second at which new requests get 429."
     )
     drain_timeout_s: Seconds = Field(default=30.0, description="Time that running answers have to end at shutdown.")
+    retries_per_s: float = Field(
+        default=2.0, ge=0, le=1e6, description="Repeats a service may make per second, beside a fifth of what arrives."
+    )
     retries: int = Field(default=2, ge=0, le=16, description="Other instances tried before the first byte.")
 
 

@@ -46,9 +46,9 @@ class RetryBudget:
     def arrived(self) -> None:
         self._left += RETRY_SHARE
 
-    def take(self, now_s: float, slots: int) -> bool:
+    def take(self, now_s: float, slots: int, per_s: float = RETRY_PER_S) -> bool:
         """Whether one more repeat is allowed; `slots`: sequences that all instances of the service may run at once."""
-        filled = self._left + RETRY_PER_S * (now_s - self._seen_s)
+        filled = self._left + per_s * (now_s - self._seen_s)
         self._left, self._seen_s = min(float(max(16, slots)), filled), now_s
         if self._left < 1.0:
             return False

@@ -223,7 +223,9 @@ class Gateway:
         job.tries.failed(died=died(failure) and job.sent_s is not None, after_s=after_s, arrivals=arrivals)
         if failure.final or job.tries.poison or job.tries.in_vain > self.limits.retries:
             raise failure.error from None
-        if not self._others(service, job, failure) or not service.budget.take(now_s, service.slots):
+        if not self._others(service, job, failure) or not service.budget.take(
+            now_s, service.slots, self.limits.retries_per_s
+        ):
             raise failure.error from None
 
     def _others(self, service: Service, job: Job, failure: AttemptFailed) -> bool:

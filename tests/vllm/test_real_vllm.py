@@ -356,7 +356,6 @@ def test_streams_are_what_vllm_sends_to_who_asks_for_no_ids(
         if not usage:
             theirs = strip_usage(theirs)
         assert b'ids":[' not in ours
-        assert NAMES.sub(b"", ours[:300])[:120] == NAMES.sub(b"", theirs[:300])[:120]
         return NAMES.sub(b"", ours) == NAMES.sub(b"", theirs)  # chunks are merged differently now and then
 
     assert any(same() for _ in range(20))
