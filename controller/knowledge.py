@@ -29,7 +29,6 @@ class Settings:
     switches_per_hour: float = 24.0
     drift_band: float = 0.15
     settle_s: float = 120.0
-    boost_hold_s: float = 10.0
     promised: float = 0.99
     harm_windows: int = 3
     power_cap_w: float = float("inf")

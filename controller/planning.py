@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 
-from controller.demand import Demand, pool_mixes, stretched
+from controller.demand import Demand, pool_mixes
 from controller.dynamic import first_plan
 from controller.knowledge import Knowledge, ServiceKnowledge
-from controller.loads import Mix, rate
+from controller.loads import Mix, rate, scaled
 from controller.pricing import columns_of, sequence_w
 from controller.problem import Column, Kind, NodeShape, Plan, Problem, SwitchJoules
 from controller.problem import Demand as PoolDemand
@@ -127,6 +127,7 @@ class Part:
 def make_plan(ask: Ask, solve: Solver = first_plan) -> dict[str, ServicePlan]:
     """How pools are merged is settled service by service, then all share the GPUs. A merge is priced as the mix that it
     makes, not as a sum of its parts: one large pool needs less head-room than two small ones."""
+    solve = cache(solve)  # with one service, the way that wins is the whole problem
     parts = []
     for name, one in ask.asked.items():
         ways = _ways(name, one, ask)
@@ -252,7 +253,7 @@ def _problem(ask: Ask, parts: Sequence[Part]) -> Problem:
 
 def _at_least(mix: Mix) -> Mix:
     whole = rate(mix)
-    return stretched(mix, LEAST_RPS / whole) if 0 < whole < LEAST_RPS else mix
+    return scaled(mix, LEAST_RPS / whole) if 0 < whole < LEAST_RPS else mix
 
 
 def _boost(columns: Sequence[Column]) -> float:

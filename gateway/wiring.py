@@ -29,6 +29,7 @@ from gateway.metrics import Metrics, instance_gauges, lag_rows
 from gateway.serve import Gateway
 from gateway.service import Service
 from pools.admission import Admission
+from pools.clocks import EngineClocks
 from pools.cluster import LiveCluster
 from pools.fleet import Fleet, FleetLimits
 from pools.knobs import EngineKnobs, Knobs, NoKnobs
@@ -36,7 +37,9 @@ from pools.launcher import GpuBook, Launcher, ProcessLauncher, StaticLauncher, e
 from pools.shape import step_tokens
 from predictor.length import RunningLengths
 from predictor.tokens import ExactCount
-from profiles.engine_model import load_engine_model
+from profiles.engine_model import EngineModel, load_engine_model
+
+CONTROL_TIMEOUT_S = 2.0
 
 
 @dataclass(slots=True)
@@ -70,7 +73,9 @@ class Shared:
     def __init__(self) -> None:
         self._numbers = count(1)
         self.gpus = GpuBook()
-        self.http = httpx.AsyncClient(trust_env=False)  # control of instances; answers go another way
+        self.http = httpx.AsyncClient(
+            trust_env=False, timeout=CONTROL_TIMEOUT_S
+        )  # control of instances; answers go another way
 
     def new_id(self, pool: str) -> str:
         return f"{pool.replace('/', '-')}-{next(self._numbers)}"
@@ -143,16 +148,18 @@ def make_service(
         config.limits.connect_timeout_s, config.health.fall, config.health.rise,
         config.breaker.failures, config.breaker.backoff_s, config.breaker.backoff_max_s,
     )  # fmt: skip
-    knobs = make_knobs(spec, shared.http)
+    knobs = make_knobs(spec, model, shared.http)
     fleet = Fleet(spec, launcher, admission, model, clock, limits, note, shared.new_id, knobs)
     exact = ExactCount(spec.tokenizer) if spec.tokenizer and os.path.exists(spec.tokenizer) else None
     return Service(fleet, admission, RunningLengths(), exact=exact)
 
 
-def make_knobs(spec: ServiceSpec, client: httpx.AsyncClient) -> Knobs:
+def make_knobs(spec: ServiceSpec, model: EngineModel | None, http: httpx.AsyncClient) -> Knobs:
     if spec.launcher.kind == "static":
         return NoKnobs()
-    return EngineKnobs(client, emulated=spec.launcher.kind == "emulated", sleeps=True)
+    if spec.launcher.kind != "emulated" or model is None:
+        return EngineKnobs(http, None)
+    return EngineKnobs(http, EngineClocks(http, max(model.clocks_mhz)))
 
 
 def make_launcher(spec: ServiceSpec, environment: Mapping[str, str], gpus: GpuBook) -> Launcher:

@@ -1,5 +1,5 @@
-"""What can be turned on an instance while it runs: its clock, and sleep. Owns the requests to its server; what to do
-and when, is the controller's. A knob that refuses is told as KnobRefused and turned no more on that instance."""
+"""What can be turned on an instance while it runs: its clock, and sleep. Owns what a refusal comes to; what to do, and
+when, is the controller's. A knob that refuses is told as KnobRefused and turned no more on that instance."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Protocol
 
 import httpx
 
+from pools.clocks import ClockRefused, Clocks, GpuGroup
 from pools.instance import Instance
-
-READ_S = 2.0
 
 
 class KnobRefused(Exception):
@@ -17,10 +16,9 @@ class KnobRefused(Exception):
 
 
 class Knobs(Protocol):
-    """`clock` and `sleeps` say which knobs there are at all."""
+    """`clock` says whether there is a clock to turn at all."""
 
     clock: bool
-    sleeps: bool
 
     async def set_clock(self, instance: Instance, clock_mhz: int) -> None: ...
 
@@ -28,14 +26,11 @@ class Knobs(Protocol):
 
     async def wake(self, instance: Instance) -> None: ...
 
-    async def joules(self, instance: Instance) -> float | None: ...
-
 
 class NoKnobs:
     """Instances that somebody else runs."""
 
     clock = False
-    sleeps = False
 
     async def set_clock(self, instance: Instance, clock_mhz: int) -> None:
         raise KnobRefused("its clock is not ours")
@@ -46,24 +41,23 @@ class NoKnobs:
     async def wake(self, instance: Instance) -> None:
         raise KnobRefused("its sleep is not ours")
 
-    async def joules(self, instance: Instance) -> float | None:
-        return None
-
 
 class EngineKnobs:
-    """Through the instance's own server: vLLM's sleep and wake (level 1: weights go to host memory), and of an emulated
-    engine also the clock and the energy counter."""
+    """Clocks where there are any; vLLM's sleep and wake through the instance's own server (level 1: weights go to host
+    memory)."""
 
-    def __init__(self, client: httpx.AsyncClient, *, emulated: bool, sleeps: bool) -> None:
-        self.clock = emulated
-        self.sleeps = sleeps
-        self._client = client
-        self._emulated = emulated
+    def __init__(self, http: httpx.AsyncClient, clocks: Clocks | None) -> None:
+        self.clock = clocks is not None
+        self._http = http
+        self._clocks = clocks
 
     async def set_clock(self, instance: Instance, clock_mhz: int) -> None:
-        if not self._emulated:
+        if self._clocks is None:
             raise KnobRefused("no node agent sets the clocks of this service")
-        await self._post(f"{instance.url}/emulated/clock", {"clock_mhz": clock_mhz})
+        try:
+            await self._clocks.set_clock(GpuGroup((), instance.url), clock_mhz)
+        except ClockRefused as refused:
+            raise KnobRefused(f"{refused.code}: {refused}") from None
 
     async def sleep(self, instance: Instance) -> None:
         await self._post(f"{instance.url}/sleep?level=1&mode=wait")
@@ -71,19 +65,9 @@ class EngineKnobs:
     async def wake(self, instance: Instance) -> None:
         await self._post(f"{instance.url}/wake_up")
 
-    async def joules(self, instance: Instance) -> float | None:
-        """The counter of an emulated engine since its start; None where there is none, or no answer now."""
-        if not self._emulated:
-            return None
+    async def _post(self, url: str) -> None:
         try:
-            answer = await self._client.get(f"{instance.url}/emulated/state", timeout=READ_S)
-            return float(answer.json()["joules"])
-        except (httpx.HTTPError, httpx.InvalidURL, ValueError, KeyError):
-            return None
-
-    async def _post(self, url: str, body: dict[str, int] | None = None) -> None:
-        try:
-            answer = await self._client.post(url, json=body, timeout=READ_S)
+            answer = await self._http.post(url)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise KnobRefused(f"{type(error).__name__}: {error}") from None
         if answer.status_code >= 300:
