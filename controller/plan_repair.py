@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from controller.plan_books import capacities, covered, peak_w, shortfalls, unpacked
-from controller.problem import Column, Exchange, Group, Kind, Plan, Problem
+from controller.problem import Column, Exchange, Flow, Group, Kind, Plan, Problem
 
 
 def trimmed(problem: Problem, plan: Plan) -> Plan:
@@ -16,15 +16,20 @@ def trimmed(problem: Problem, plan: Plan) -> Plan:
         last = groups.pop()
         if last.count > 1:
             groups.append(replace(last, count=last.count - 1))
+    return covered(problem, tuple(groups), within_room(problem, groups, plan.flows))
+
+
+def within_room(problem: Problem, groups: Sequence[Group], flows: Iterable[Flow]) -> list[Flow]:
+    """These flows, cut to what whole instances carry: nothing flows to what has none."""
     room = capacities(groups)
-    exchange, flows = Exchange.of(problem.columns), []
-    for flow in plan.flows:
+    exchange, kept = Exchange.of(problem.columns), list[Flow]()
+    for flow in flows:
         counts = exchange.rates[flow.to][flow.pool].counts
         rps = min(flow.rps, room.get(flow.to, 0.0) / counts)
         if rps > 0:
             room[flow.to] -= rps * counts
-            flows.append(replace(flow, rps=rps))
-    return covered(problem, tuple(groups), flows)
+            kept.append(replace(flow, rps=rps))
+    return kept
 
 
 def topped_up(problem: Problem, columns: Sequence[Column], plan: Plan) -> Plan:

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from ortools.math_opt.python import mathopt
 
 from controller.dynamic import first_plan
 from controller.plan_books import covered, load_size, priced, shortfalls, sizes, violations
+from controller.plan_repair import within_room
 from controller.problem import Column, Exchange, Flow, Group, Kind, Plan, Problem, Setting, usable
 
 LARGE_GPUS = 128  # from there: LP first, then only what it leaves fractional
@@ -277,7 +278,7 @@ class Programme:
             for column, value in zip(self.columns, found.variable_values(self.n), strict=True)
             if (count := round(value))
         )
-        flows = self._flows(found, groups)
+        flows = within_room(self.problem, groups, self._flows(found))
         plan = priced(self.problem, covered(self.problem, groups, flows))
         status = "shed" if plan.shed else "short" if shortfalls(self.problem, plan) else ""
         if not status:
@@ -285,8 +286,9 @@ class Programme:
             status = "optimal" if ended and plan.cost_w <= bound_w * (1 + 1e-6) else "feasible"
         return replace(plan, bound_w=max(0.0, bound_w), source="milp", status=status)
 
-    def _flows(self, found: mathopt.SolveResult, groups: Sequence[Group]) -> list[Flow]:
-        """The solver covers to its tolerance and beyond the demand: both are cut to measure."""
+    def _flows(self, found: mathopt.SolveResult) -> list[Flow]:
+        """The solver covers to its tolerance and beyond the demand: both are cut to measure. Its counts are whole to a
+        millionth only, so that a little may flow to what is no instance at all; `within_room` takes that away."""
         values = {key: max(0.0, found.variable_values(variable)) for key, variable in self.flow.items()}
         flows: list[Flow] = []
         for demand in self.problem.demands:
