@@ -11,9 +11,10 @@ PEERS ?=
 DURATION ?= 60
 SEED ?= 1
 ENGINE ?= emulated
+PAPER ?=
 STAMP := $(VENV)/.installed
 
-.PHONY: help install serve test test-unit test-e2e test-vllm check format lock replay bench bench-self agent-kills chaos clean
+.PHONY: help install serve test test-unit test-e2e test-vllm check format lock replay bench bench-self agent-kills chaos paper clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -73,6 +74,9 @@ agent-kills: install ## kill -9 of agent, gateway and controller in every combin
 
 chaos: install ## streams under faults for DURATION seconds with SEED on ENGINE=emulated|vllm, every answer checked: build/chaos.json
 	$(BIN)/python -m tests.chaos.run --engine $(ENGINE) --duration $(DURATION) --seed $(SEED)
+
+paper: install ## DynamoLLM's evaluation simulated, the paper's figures beside ours, into build/paper; goes on where it stopped
+	nice -n 5 $(BIN)/python -m bench.paper --trace $(TRACE) $(PAPER)
 
 clean: ## remove what make made
 	rm -rf $(VENV) .venv-vllm build

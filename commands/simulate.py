@@ -69,7 +69,7 @@ def simulate(
     try:
         base = apply_all(_experiment(service, config, load), [*flags, *(settings or ())])
         labels, experiments = _swept(base, sweep)
-        rows = read_rows(trace, min(one.spec.context_tokens for one in experiments))
+        rows = read_rows(trace, max(one.spec.context_tokens for one in experiments))
         reports, timelines, sim = _run(experiments, rows, plan)
     except (TraceError, OSError, ValueError) as error:
         fail(str(error), 2)
@@ -96,7 +96,7 @@ def _run(
 
     with Bar() as bar:
         compared = compare(experiments, rows, plan, bar.note, bar.done)
-    reports = [document(one, plan, rows.excluded) for one in compared]
+    reports = [document(one, plan, rows) for one in compared]
     return reports, [one.timelines for one in compared], {**sim(compared), "jobs": plan.jobs}
 
 

@@ -82,6 +82,7 @@ class Case:
     swept_on: str = "code"  # the trace on which the baselines' open settings were chosen (baselines/chosen.py)
     power_cap_w: float | None = None  # of the cluster; a policy may ignore it, the report does not
     tick_s: float = TICK_S
+    open_busiest: OpenTrace | None = None  # the part that static sizes are found on; None = all of it
     sample_s: float | None = None  # how often runs are sampled for their pictures; None = not at all
     on_ran: Callable[[Ran], None] = lambda ran: None  # told of every run, tried ones included
 
@@ -96,6 +97,13 @@ class Case:
     def known_tp(self, tp: int) -> int:
         """`tp`, or the largest where the model does not run on as many."""
         return tp if tp in self.model.points else self.tp
+
+    def busiest(self) -> Case:
+        """The case that static sizes are found on."""
+        if self.open_busiest is None:
+            return self
+        facts = facts_of(self.open_busiest(), self.spec.edges)
+        return replace(self, open_trace=self.open_busiest, open_busiest=None, facts=facts) if facts.requests else self
 
     def lengths(self) -> Lengths:
         edges = self.spec.edges

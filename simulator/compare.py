@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol
 
 from simulator.case import Case, Facts
 from simulator.experiment import Experiment, case_of
@@ -100,8 +100,10 @@ class Plan:
 Done = Callable[[int, int, str], None]  # (tasks done, tasks known so far, the one just done)
 
 
-def compare(experiments: Sequence[Experiment], rows: TraceRows, plan: Plan, say: Say, done: Done) -> list[Compared]:
-    """ValueError of an experiment that cannot be simulated; of several, the first in order."""
+def compare(
+    experiments: Sequence[Experiment], rows: TraceRows, plan: Plan, say: Say, done: Done, kept: Kept | None = None
+) -> list[Compared]:
+    """ValueError of an experiment that cannot be simulated. What is `kept` is not run again."""
     found = [Compared(experiment) for experiment in experiments]
     each = [(place, seed) for place in range(len(found)) for seed in plan.seeds]
     per_run = len(plan.names) + plan.bound
@@ -114,7 +116,7 @@ def compare(experiments: Sequence[Experiment], rows: TraceRows, plan: Plan, say:
     sizing = [one for one in sizing if _needs_size(one.experiment, plan.names)]
     known = len(sizing) + per_run * len(each)
     with _processes(plan.jobs) as pool:
-        for number, (one, answer) in enumerate(_answers(sizing, pool, say), start=1):
+        for number, (one, answer) in enumerate(_answers(sizing, pool, say, kept), start=1):
             if not answer.kept:
                 say(f"seed {one.seed}: not even {answer.instances} static instances keep the promise of every class")
             done(number, known, _title(one))
@@ -131,7 +133,7 @@ def compare(experiments: Sequence[Experiment], rows: TraceRows, plan: Plan, say:
             tasks += [task(place, seed, what, whole) for what in ((BOUND,) if plan.bound else ()) + plan.names]
         answers: dict[int, Answer] = {}
         order = {id(one): number for number, one in enumerate(tasks)}
-        for number, (one, answer) in enumerate(_answers(tasks, pool, say), start=1 + len(sizing)):
+        for number, (one, answer) in enumerate(_answers(tasks, pool, say, kept), start=1 + len(sizing)):
             answers[order[id(one)]] = answer
             done(number, known, _title(one))
     for number, one in enumerate(tasks):
@@ -183,6 +185,14 @@ def _title(task: Task) -> str:
     return f"{task.what}, seed {task.seed}"
 
 
+class Kept(Protocol):
+    """Answers of earlier runs."""
+
+    def get(self, task: Task) -> Answer | None: ...
+
+    def put(self, task: Task, answer: Answer) -> None: ...
+
+
 class _Inline:
     """Stands where processes are not wanted: runs a task when it is asked for."""
 
@@ -203,8 +213,23 @@ def _quiet(task: Task) -> Answer:
     return answer(task, lambda text: None)
 
 
-def _answers(tasks: Sequence[Task], pool: ProcessPoolExecutor | _Inline, say: Say) -> Iterator[tuple[Task, Answer]]:
-    """In the order in which they end."""
+def _answers(
+    tasks: Sequence[Task], pool: ProcessPoolExecutor | _Inline, say: Say, kept: Kept | None
+) -> Iterator[tuple[Task, Answer]]:
+    """Those that are kept, then the others in the order in which they end."""
+    missing = []
+    for task in tasks:
+        if (known := kept.get(task) if kept else None) is not None:
+            yield task, known
+        else:
+            missing.append(task)
+    for task, found in _run(missing, pool, say):
+        if kept:
+            kept.put(task, found)
+        yield task, found
+
+
+def _run(tasks: Sequence[Task], pool: ProcessPoolExecutor | _Inline, say: Say) -> Iterator[tuple[Task, Answer]]:
     if isinstance(pool, _Inline):
         for task in tasks:
             yield task, answer(task, say)

@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from simulator.compare import Compared, Plan
-from simulator.load import TraceLoad
+from simulator.load import TraceLoad, TraceRows
 from simulator.registry import policy_of
 from simulator.repeats import together
-from simulator.trace_formats import Excluded
 
 TIMES = (("times_bound", "bound_kwh"), ("times_fluid_bound", "fluid_bound_kwh"))
 COLUMNS = (
@@ -24,7 +23,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def document(compared: Compared, plan: Plan, excluded: Excluded) -> dict[str, Any]:
+def document(compared: Compared, plan: Plan, rows_of_trace: TraceRows) -> dict[str, Any]:
     experiment, first = compared.experiment, plan.seeds[0]
     facts, load = compared.facts[first], experiment.load
     rows = {name: [_bounded(compared, seed, row) for seed, row in found.items()]
@@ -35,8 +34,8 @@ def document(compared: Compared, plan: Plan, excluded: Excluded) -> dict[str, An
             "duration_s": facts.duration_s,
             "scale": load.scale if isinstance(load, TraceLoad) else 1.0,
             "tokens_per_s": (facts.input_tokens + facts.output_tokens) / max(1.0, facts.duration_s),
-            "excluded_empty": excluded.empty,
-            "excluded_too_long": excluded.too_long,
+            "excluded_empty": rows_of_trace.excluded.empty,
+            "excluded_too_long": rows_of_trace.too_long(experiment.spec.context_tokens),
         },
         "service": experiment.spec.name,
         "slo": {"ttft_s": dict(experiment.spec.slo.ttft_s), "tbt_s": experiment.spec.slo.tbt_s},

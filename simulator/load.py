@@ -39,6 +39,10 @@ class TraceRows:
             return map(Arrival, self._at_s, self._input, self._output)
         return open_trace(self.path, Excluded(), self.context_tokens)
 
+    def too_long(self, context_tokens: int) -> int:
+        """Requests that exceed this context, which is not above that of the reading."""
+        return self.excluded.too_long + sum(one.input_tokens + one.output_tokens > context_tokens for one in self)
+
     def keep(self, arrival: Arrival) -> None:
         self._at_s.append(arrival.at_s)
         self._input.append(arrival.input_tokens)

@@ -5,6 +5,7 @@ singlepool  DynamoLLM (HPCA 2025), section VI: one pool at the highest TP and cl
             that reach 99 % in every class, by bisection.
 multipool   the same paper: static pools for the nine classes, each sized for its own load. Here: each pool is sized
             alone on its class's requests with lengths known; a request may use its class's pool or any later one.
+             Another number of pools is cut as simulator/pool_grid.py says.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from core.service import CLASSES, SIZES, ServiceSpec
-from simulator.case import Case
+from core.service import SIZES
+from simulator.case import Case, OpenTrace, facts_of
+from simulator.pool_grid import NINE, Cell, cells, pool_of_cells
 from simulator.run import Ran
 from simulator.tally import JUDGED_FROM, PROMISED, Tally
 from simulator.trace import Arrival
@@ -45,7 +47,9 @@ def hopeless(by_class: tuple[int, ...]) -> Callable[[Tally], bool]:
 
 
 def fewest(case: Case, say: Say) -> Sized:
-    """The fewest static instances of one pool that keep every promise: upwards by quarters, then by halves."""
+    """The fewest static instances of one pool that keep every promise: upwards by quarters, then by halves. Of a trace
+    whose busiest part is told, that part is run, and so is what `ran` holds."""
+    case = case.busiest()
     known: dict[int, Ran | None] = {}
 
     def kept(instances: int, *, whole: bool = False) -> Ran | None:
@@ -82,39 +86,30 @@ def singlepool(case: Case, gpus: int, say: Say) -> Ran:
 
 def multipool(case: Case, gpus: int, say: Say) -> Ran:
     """May take more GPUs than there are."""
-    pools, gpus = [], 0
-    for index, name in enumerate(CLASSES):
-        requests = case.facts.by_class[index]
-        if requests:
-            say(f"sizing pool {name} for {requests} requests")
-            count = fewest(_one_class(case, index), lambda text: None).instances if requests >= JUDGED_FROM else 1
+    pools, used, gpus = [], [], 0
+    for cell in cells(case.open_trace(), case.spec.edges, case.pools or NINE):
+        own = only_of(case, cell)
+        if own.facts.requests:
+            say(f"sizing pool {cell.name} for {own.facts.requests} requests")
+            judged = own.facts.requests >= JUDGED_FROM
+            count = fewest(own, lambda text: None).instances if judged else 1
             gpus += count * case.tp
-            pools.append(case.pool(name, (name[1],), count))
-    names = [pool.name for pool in pools]
-    rest = len(pools) - 1
-
-    def pool_of(spec: ServiceSpec, arrival: Arrival, output_size: str) -> int:
-        wanted = spec.edges.input_size(arrival.input_tokens) + output_size
-        later = CLASSES.index(wanted)
-        return next((n for n, name in enumerate(names) if CLASSES.index(name) >= later), rest)
-
-    return case.run(case.setup(tuple(pools), gpus, pool_of))
+            pools.append(own.pool(cell.name, cell.sizes, count))
+            used.append(cell)
+    return case.run(case.setup(tuple(pools), gpus, pool_of_cells(used)))
 
 
-def _one_class(case: Case, index: int) -> Case:
-    """The case of one class's requests alone, their lengths known."""
-    edges, facts, name = case.spec.edges, case.facts, CLASSES[index]
+def only_of(case: Case, cell: Cell) -> Case:
+    """The case of one cell's requests alone, their lengths known."""
+    edges = case.spec.edges
 
-    def only() -> Iterator[Arrival]:
-        for arrival in case.open_trace():
-            if edges.input_size(arrival.input_tokens) + edges.output_size(arrival.output_tokens) == name:
-                yield arrival
+    def only(trace: OpenTrace) -> Iterator[Arrival]:
+        return (one for one in trace() if cell.holds(one.input_tokens, edges.output_size(one.output_tokens)))
 
-    share = facts.by_class[index] / facts.requests
-    by_class = tuple(count if place == index else 0 for place, count in enumerate(facts.by_class))
-    input_tokens = sum(arrival.input_tokens for arrival in only())
-    own = replace(
-        facts, requests=facts.by_class[index], by_class=by_class, input_tokens=input_tokens,
-        output_tokens=round(share * facts.output_tokens),
+    facts = facts_of(only(case.open_trace), edges)
+    own = replace(facts, duration_s=case.facts.duration_s)
+    busiest = case.open_busiest
+    return replace(
+        case, open_trace=lambda: only(case.open_trace), facts=own, predictor="oracle",
+        open_busiest=None if busiest is None else lambda: only(busiest),
     )  # fmt: skip
-    return replace(case, open_trace=only, facts=own, predictor="oracle")
