@@ -11,7 +11,6 @@ import json
 import os
 import sys
 from html import escape
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     done: list[Compared] = []
 
     def ask(experiments: list[Experiment], names: tuple[str, ...], *, bound: bool = False) -> list[Compared]:
-        plan = Plan(names, jobs=options.jobs, bound=bound and find_spec("simulator.bounds") is not None)
+        plan = Plan(names, jobs=options.jobs, bound=bound)
         found = compare(experiments, rows, plan, note, lambda n, of, what: note(f"  {n}/{of} {what}"), cache)
         done.extend(found)
         return found
@@ -53,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
     for part in wanted:
         note(f"{part.title}: {', '.join(part.policies)}")
         plan = Plan(part.policies)
-        compared = ask(list(part.experiments.values()), part.policies, bound=part.bounded)
+        compared = ask(list(part.experiments.values()), part.policies, bound=part.bounded and not options.quick)
         documents = [document(one, plan, rows) for one in compared]
         found["parts"][part.name] = dict(zip(part.experiments, documents, strict=True))
         write(options.out, {**found, "sim": sim(done)}, [one for one in wanted if one.name in found["parts"]])

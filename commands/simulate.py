@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -62,7 +61,7 @@ def simulate(
         fail("--minutes must be positive, --start not negative", 2)
     plan = Plan(
         _chosen(policies), tuple(range(seed, seed + seeds)), Rates(usd_per_gpu_hour, usd_per_kwh, gco2_per_kwh),
-        jobs or os.cpu_count() or 1, sampled=out is not None, bound=bound and find_spec("simulator.bounds") is not None,
+        jobs or os.cpu_count() or 1, sampled=out is not None, bound=bound,
     )  # fmt: skip
     flags = [f"scale={scale:g}", f"predictor={predictor}", *([] if gpus is None else [f"gpus={gpus}"])]
     load = TraceLoad(trace, start * 60, float("inf") if minutes is None else minutes * 60)

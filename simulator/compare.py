@@ -11,11 +11,10 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from typing import Any, Protocol
 
 from simulator.case import Case, Facts
-from simulator.experiment import Experiment, case_of
+from simulator.experiment import Experiment, case_of, static_tp
 from simulator.load import TraceRows
 from simulator.policies import Say, fewest
 from simulator.registry import policy_of
@@ -44,7 +43,6 @@ class Answer:
     """Of one task. `row` are figures, or the bounds in kWh; `requests` counts those of all runs, tried ones too."""
 
     instances: int = 0  # of the static size
-    tp: int = 0
     kept: bool = True
     row: dict[str, Any] = field(default_factory=dict)
     timeline: dict[str, Any] | None = None
@@ -122,13 +120,11 @@ def compare(
             done(number, known, _title(one))
             here = found[one.place]
             here.take(one, answer, first=False)
-            if here.experiment.gpus is None:
-                here.gpus[one.seed] = answer.instances * answer.tp
         tasks = []
         for place, seed in each:
             here = found[place]
-            gpus = here.gpus.setdefault(seed, here.experiment.gpus or 0)
             static = here.static.get(seed, here.experiment.static_instances)
+            gpus = here.gpus[seed] = here.experiment.gpus or (static or 0) * static_tp(here.experiment)
             whole = replace(here.experiment, gpus=gpus, static_instances=static)
             tasks += [task(place, seed, what, whole) for what in ((BOUND,) if plan.bound else ()) + plan.names]
         answers: dict[int, Answer] = {}
@@ -161,14 +157,16 @@ def _found(task: Task, case: Case, say: Say) -> Answer:
     experiment = task.experiment
     if task.what == SIZING:
         sized = fewest(replace(case, sample_s=None), say)
-        return Answer(instances=sized.instances, tp=case.tp, kept=sized.kept)
+        return Answer(instances=sized.instances, kept=sized.kept)
     assert experiment.gpus is not None
     if task.what == BOUND:
-        found = import_module("simulator.bounds").bounds(case, experiment.gpus)
+        from simulator.bounds import bounds
+
+        found = bounds(case, experiment.gpus)
         kwh = {key: None if joules is None else joules / J_PER_KWH for key, joules in (
             ("bound_kwh", found.integer_j), ("fluid_bound_kwh", found.fluid_j),
         )}  # fmt: skip
-        return Answer(row={**kwh, "status": found.status, "gap": found.gap})
+        return Answer(row={**kwh, "bound_status": found.status, "bound_gap": found.gap})
     ran = policy_of(task.what).run(case, experiment.gpus, say)
     return Answer(row=figures(ran, task.rates, experiment.power_cap_w), timeline=_columns(ran))
 

@@ -52,7 +52,8 @@ def document(compared: Compared, plan: Plan, rows_of_trace: TraceRows) -> dict[s
         },
     }
     bounds = [compared.bounds[seed] for seed in plan.seeds if seed in compared.bounds]
-    found |= together(bounds) if bounds else {"bound_kwh": None, "fluid_bound_kwh": None}
+    of_bounds = together(bounds) if bounds else {}
+    found |= {key: of_bounds.get(key) for key in ("bound_kwh", "fluid_bound_kwh", "bound_status", "bound_gap")}
     found["policies"] = {name: {**together(seeds), "source": policy_of(name).source} for name, seeds in rows.items()}
     if len(plan.seeds) > 1:
         found["by_seed"] = {

@@ -37,6 +37,11 @@ class Experiment:
     tick_s: float = TICK_S
 
 
+def static_tp(experiment: Experiment) -> int:
+    """GPUs of one static instance."""
+    return max(load_engine_model(experiment.spec.profile or experiment.spec.name).points)
+
+
 def case_of(experiment: Experiment, rows: TraceRows, seed: int) -> Case:
     """ValueError: the load has nothing to simulate, or no such engine model."""
     spec = experiment.spec

@@ -16,7 +16,7 @@ from simulator.trace import Arrival
 KEYS = {"energy_kwh", "energy_owned_kwh", "energy_by_cause", "j_per_good_token", "ttft_p50_s", "ttft_p99_s", "tbt_p99_s",
         "attainment", "attainment_all", "gpu_hours", "switches_per_hour_per_100_gpus", "migrations", "shed", "cost_usd",
         "gco2"}  # fmt: skip
-FEW = ["--policies", "singlepool,joulegate", "--jobs", "1"]
+FEW = ["--policies", "singlepool,joulegate", "--jobs", "1", "--no-bound"]
 
 
 def trace(seed: int, rps: float, seconds: float) -> list[Arrival]:
@@ -50,12 +50,14 @@ def run(app: typer.Typer, path: Path, *arguments: str) -> dict:  # type: ignore[
 
 
 def test_the_command_prints_one_json_object(app: typer.Typer, tmp_path: Path) -> None:
-    path = azure(tmp_path / "trace.csv", [*trace(2, 3.0, 60.0), Arrival(61.0, 16_380, 10)])
+    path = azure(tmp_path / "trace.csv", [*trace(2, 3.0, 20.0), Arrival(21.0, 16_380, 10)])
     report = run(app, path, "--scale", "1.5", "--seed", "3", "--jobs", "1")
     assert set(report["policies"]) == {policy.name for policy in POLICIES}
     assert report["trace"]["excluded_too_long"] == 1 and report["trace"]["scale"] == 1.5
     assert report["sim"]["requests_per_cpu_s"] > 0 and {"bound_kwh", "fluid_bound_kwh"} <= set(report)
     assert all(set(row) >= KEYS for row in report["policies"].values())
+    assert 0 < report["fluid_bound_kwh"] <= report["bound_kwh"]
+    assert all(1 <= row["times_bound"] <= row["times_fluid_bound"] for row in report["policies"].values())
     assert report["gpus"] == 8 * report["static_instances"] == report["policies"]["singlepool"]["gpus"]
 
 
@@ -64,7 +66,7 @@ def test_the_same_seed_gives_the_same_bytes_in_any_number_of_processes(app: type
     written = []
     for number, jobs in enumerate(("1", "1", "2")):
         out = tmp_path / str(number)
-        run(app, path, *FEW[:2], "--seeds", "2", "--jobs", jobs, "--out", str(out))
+        run(app, path, *FEW[:2], "--no-bound", "--seeds", "2", "--jobs", jobs, "--out", str(out))
         report = json.loads((out / "report.json").read_text())
         assert report.pop("sim")["jobs"] == int(jobs)
         written.append({file.name: file.read_bytes() for file in out.iterdir() if file.name != "report.json"})
@@ -91,12 +93,20 @@ def test_the_page_needs_nothing_from_elsewhere(app: typer.Typer, tmp_path: Path)
 
 def test_repeats_give_means_and_intervals(app: typer.Typer, tmp_path: Path) -> None:
     path = azure(tmp_path / "trace.csv", trace(2, 3.0, 40.0))
-    report = run(app, path, "--policies", "joulegate", "--gpus", "24", "--seeds", "3", "--jobs", "1")
+    report = run(app, path, "--policies", "joulegate", "--gpus", "24", "--seeds", "3", "--jobs", "1", "--no-bound")
+    assert report["bound_kwh"] is None
     row = report["policies"]["joulegate"]
     each = [report["by_seed"][seed]["joulegate"]["energy_kwh"] for seed in ("0", "1", "2")]
     low, high = row["ci95"]["energy_kwh"]
     assert row["repeats"] == 3 and row["energy_kwh"] == pytest.approx(sum(each) / 3)
     assert low < row["energy_kwh"] < high and len(set(each)) > 1
+
+
+def test_a_static_size_that_is_told_is_not_looked_for(app: typer.Typer, tmp_path: Path) -> None:
+    path = azure(tmp_path / "trace.csv", trace(2, 3.0, 40.0))
+    report = run(app, path, *FEW, "--set", "static=3")
+    assert report["gpus"] == 24 and report["sim"]["runs"] == 2
+    assert report["policies"]["singlepool"]["instances"] == {"all": 3}
 
 
 def test_a_sweep_is_a_report_per_value(app: typer.Typer, tmp_path: Path) -> None:
