@@ -26,28 +26,24 @@ class NoWatchdog(GpuError):
 class Link:
     """Marks are put by the thread of the hardware, all else is the event loop's."""
 
-    def __init__(self, argv: Sequence[str], undone_elsewhere: Callable[[], None]) -> None:
+    def __init__(self, argv: Sequence[str]) -> None:
+        self.undone_elsewhere: Callable[[], None] = lambda: None  # told when the watchdog has undone all clocks
         self._argv = list(argv)
-        self._undone_elsewhere = undone_elsewhere
         self._marked: set[str] = set()
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe = threading.Lock()  # nobody writes to a descriptor that is being closed
         self._restart: asyncio.TimerHandle | None = None
         self.ready = asyncio.Event()
 
-    @property
-    def pid(self) -> int | None:
-        return self._process.pid if self._process else None
-
     def start(self) -> None:
         """In a session of its own: a Ctrl-C or a hang-up meant for the agent is not for it."""
         self._process = subprocess.Popen(
             self._argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, bufsize=0
         )
-        assert self._process.stdout is not None
-        os.set_blocking(self._process.stdout.fileno(), False)
+        assert self._process.stdout is not None and self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)  # one that is stopped must not stop this process
         asyncio.get_running_loop().add_reader(self._process.stdout.fileno(), self._heard)
-        for uuid in sorted(self._marked):
+        for uuid in sorted(self._marked.copy()):
             self._say(f"+{uuid}\n")
 
     def will_change(self, uuids: Iterable[str]) -> None:
@@ -96,7 +92,7 @@ class Link:
             self.ready.set()
         if b"reset" in data:
             log.warning("the watchdog has undone all clocks: this agent was silent for too long")
-            self._undone_elsewhere()
+            self.undone_elsewhere()
         if not data:
             log.error("the watchdog ended; starting another", pid=process.pid)
             self.ready.clear()

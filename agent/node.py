@@ -52,6 +52,7 @@ class Node:
         self._lease_s = lease_s
         self._driver = ThreadPoolExecutor(1, thread_name_prefix="driver")
         self._overdue = False  # a lease has ended and its clocks are not undone yet
+        link.undone_elsewhere = self.undone_elsewhere
 
     async def __aenter__(self) -> Node:
         self.link.start()

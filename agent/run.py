@@ -78,10 +78,8 @@ async def run_agent(options: AgentOptions, gpu: GpuControl, watchdog: Sequence[s
     """Until SIGTERM or SIGINT. CannotListen, GpuError when there is no GPU, ValueError when an option is bad."""
     listener = make_socket(options.listen)
     clock = SystemClock()
-    nodes: list[Node] = []
-    link = Link(watchdog, lambda: nodes[0].undone_elsewhere())
+    link = Link(watchdog)
     node = Node(Hardware(gpu, link, options.gpus, options.power_limit_w), link, clock, options.lease_s)
-    nodes.append(node)
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

@@ -31,12 +31,14 @@ def until(holds: Callable[[], object], within_s: float = 30.0) -> float | None:
 
 
 class Process:
-    def __init__(self, argv: Sequence[str], log: Path, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, argv: Sequence[str], log: Path, env: Mapping[str, str] | None = None, folder: Path = ROOT
+    ) -> None:
         self.log = log
         with log.open("ab") as output:
             self.child = subprocess.Popen(
                 [sys.executable, *argv],
-                cwd=ROOT,
+                cwd=folder,
                 env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

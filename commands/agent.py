@@ -78,7 +78,7 @@ def _emulate(wanted: str, state: Path) -> bool:
     process that has it; False where no compiler can make it."""
     from core.clock import SystemClock
     from simulator.gpu_library import NoCompiler, build, environment
-    from simulator.gpu_state import GpuState
+    from simulator.gpu_state import GpuState, uuids_of
 
     if os.environ.get(EMULATING) == str(state.absolute()):
         return True
@@ -86,8 +86,10 @@ def _emulate(wanted: str, state: Path) -> bool:
     try:
         if not state.exists():
             GpuState.of_kind(state, SystemClock(), kind, int(count or 1))
+        if [gpu.uuid for gpu in GpuState(state, SystemClock()).gpus()] != uuids_of(kind, int(count or 1)):
+            raise ValueError(f"{state} holds other GPUs: remove it, or name another with --nvml-state")
         library = build()
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         fail(f"--emulate {wanted}: {error}", 2)
     except NoCompiler as error:
         print(f"emulated GPUs without a library: {error}", file=sys.stderr)  # noqa: T201

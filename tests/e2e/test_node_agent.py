@@ -1,6 +1,7 @@
 """The node agent as a process on emulated GPUs: set, confirm, fence, expire, refuse, and every way to die."""
 
 import asyncio
+import os
 import signal
 import stat
 import subprocess
@@ -11,10 +12,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from bench.agent_rig import ROOT, UUIDS, Agent, Holder, kill_id, until
+from bench.agent_rig import ROOT, UUIDS, Agent, Holder, Process, kill_id, until
 from core.clock import SystemClock
 from pools.agent_client import AgentClient, AgentClocks
 from pools.clocks import ClockRefused, GpuGroup
+from simulator.gpu_state import GpuState
 from tests.e2e.process import run_command
 from tests.gpus import library
 
@@ -295,6 +297,25 @@ def test_an_agent_killed_with_its_watchdog_is_undone_by_the_next_start(own: Agen
     assert own.locks(FIRST) == [990] * 4
     done = run_command("agent", "--reset", "--emulate", "h100:8", "--nvml-state", own.state.path)
     assert (done.returncode, own.at_default()) == (0, True), done.stderr
+
+
+def test_without_a_compiler_the_same_holds_and_is_said(tmp_path: Path) -> None:
+    env = {**os.environ, "PATH": "/nonexistent", "PYTHONPATH": str(ROOT)}
+    flags = ["--listen", f"unix:{tmp_path}/s", "--emulate", "h100:2", "--nvml-state", str(tmp_path / "gpus")]
+    agent = Process([str(ROOT / "joulegate.py"), "agent", *flags], tmp_path / "log", env, tmp_path)
+    try:
+        assert until(lambda: "listening" in agent.log.read_text()) is not None
+        assert "emulated GPUs without a library" in agent.log.read_text()
+        state = GpuState(tmp_path / "gpus", SystemClock())
+        transport = httpx.HTTPTransport(uds=f"{tmp_path}/s")
+        with httpx.Client(transport=transport, base_url="http://agent") as http:
+            epoch = http.post("/v1/leases", json={"holder": "test", "uuids": UUIDS[:2]}).json()["epoch"]
+            assert http.post(f"/v1/leases/{epoch}/clock", json={"uuids": UUIDS[:2], "mhz": 990}).status_code == 200
+        assert [gpu.locked_max_mhz for gpu in state.gpus()] == [990, 990]
+        agent.send(signal.SIGKILL)
+        assert until(lambda: not any(gpu.locked_max_mhz for gpu in state.gpus())) is not None
+    finally:
+        agent.end()
 
 
 # --- the door
