@@ -7,7 +7,7 @@ GPUs each, in processes of their own (`bench/clock_holder.py`, with the gateway'
 in one process). Both set 990 MHz under load. Then the combination is killed with SIGKILL and the file is watched; those
 who live must keep their clocks. One run in five has the default lease of 5 s, the others one of 1 s. A second table has
 other ends: SIGTERM, a hung agent, a killed watchdog, and agent and watchdog killed at once, where only the next start
-undoes (systemd: ExecStopPost, at once). Exit status 1 when one run of the matrix was late."""
+undoes (systemd: ExecStopPost). Exit status 1 when one run of the matrix was late."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ async def _emulated(options: LiveOptions, wires: Wires, server: Server, clock: C
 def _target(
     options: LiveOptions, wires: Wires, about: About, meter: EnergyMeter, clock: Clock, thermal: Thermal | None = None
 ) -> tuple[HttpTarget, Instance]:
-    # Clocks of a real GPU are set by the node agent alone; until it is there, they stay what they are.
+    # Clocks of a real GPU are the node agent's to set, and a measurement asks it for none: they stay what they are.
     knob: ClockKnob | None = None
     instance = Instance(about.model, options.tp, 0)
     return HttpTarget(wires, instance, about, meter, clock, knob=knob, thermal=thermal), instance
