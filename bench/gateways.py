@@ -72,6 +72,7 @@ def joulegate_config(port: int, urls: Sequence[str], run_log: str) -> dict[str, 
         "auth": {"keys": [{"name": "bench", "hash": digest, "requests_per_minute": 1_000_000_000}]},
         "controller": {"mode": "enforce"},
         "run_log": {"path": run_log},
+        "energy": {"path": f"{run_log}.energy.sqlite"},
         "services": {MODEL: service},
     }
 

@@ -49,7 +49,7 @@ def tick(
         view = View(seen, name, tuple(i for i in seen.instances if i.service == name))
         one = _watched(services.get(name, ServiceState()), view, knowledge, notes)
         if answer is not None and name in answer:
-            one = replace(one, plan=answer[name], asked_s=None)
+            one = _adopted(one, answer[name], name, notes)
         one, done = _decided(one, view, knowledge, notes)
         acts = knowledge.mode == "enforce" or one.plan is None or not _planned(knowledge, name)
         actions += done if acts else [action for action in done if isinstance(action, Steer)]
@@ -61,6 +61,16 @@ def tick(
     ask = Ask(knowledge, asked, _current(seen), seen.now_s, seen.wall_s) if asked else None
     decision = Decision(tuple(actions), seen.now_s + interval_s, tuple(proposed), ask, tuple(notes))
     return ControllerState(services, state.ticks + 1), decision
+
+
+def _adopted(one: ServiceState, plan: ServicePlan, name: str, notes: Notes) -> ServiceState:
+    """A plan is taken over; one that was merely kept is no news."""
+    if plan is not one.plan:
+        targets = [f"{t.kind.pool} {t.count} x TP{t.kind.tp} at {t.clock_mhz} MHz" for t in plan.targets]
+        load = {"mean_rps": round(plan.mean_rps, 3), "upper_rps": round(plan.upper_rps, 3)}
+        notes.append({"note": "plan", "service": name, "expected_w": plan.expected_w, "status": plan.status,
+                      "targets": targets, **load})  # fmt: skip
+    return replace(one, plan=plan, asked_s=None)
 
 
 def _watched(one: ServiceState, view: View, knowledge: Knowledge, notes: Notes) -> ServiceState:

@@ -15,6 +15,7 @@ from core.instances import State
 from core.service import ServiceSpec, Slo, order_problem
 from gateway import admin_views as views
 from gateway.admin_controller import make_controller_routes
+from gateway.admin_energy import make_energy_routes
 from gateway.admin_models import (
     AddInstance,
     Changed,
@@ -211,6 +212,7 @@ def make_admin(running: Running, load: Callable[[], Config], environment: Mappin
     ):
         router.add_api_route(path, read, methods=["GET"])
     router.include_router(make_controller_routes(running, admin.audit))
+    router.include_router(make_energy_routes(running))
     router.add_api_route("/jobs/{job_id}", admin.job, methods=["GET"], responses=MISSING)
     one = "/instances/{instance_id}"
     for path, method, action, responses in (

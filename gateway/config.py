@@ -154,6 +154,20 @@ class RunLogConfig(Section):
     keep: int = Field(default=3, ge=0, le=1000, description="Old files kept: FILE.1 (newest) to FILE.n. 0 = none.")
 
 
+class Energy(Section):
+    path: str | None = Field(
+        default="build/energy.sqlite", min_length=1, description="SQLite file of the ledger. null = in memory only."
+    )
+    interval_s: float = Field(default=1.0, ge=1, le=60, description="Time between two reads of the energy counters.")
+    keep_days: Count = Field(default=400, description="Days that sums by window, class, pool and key are kept.")
+    keep_requests_days: Count = Field(default=7, description="Days that the joules of single requests are kept.")
+    gco2_per_kwh: float | None = Field(default=None, ge=0, description="Grams of CO2 per kWh. null: not told.")
+    gco2_file: str | None = Field(default=None, description="CSV of moment,gCO2 per kWh; wins over the constant.")
+    price_per_kwh: float | None = Field(default=None, ge=0, description="Price of a kWh. null: not told.")
+    price_file: str | None = Field(default=None, description="CSV of moment,price per kWh; wins over the constant.")
+    currency: str = Field(default="USD", pattern=r"^[A-Z]{3}$", description="Of the price.")
+
+
 class TtftConfig(Section):
     S: Millis = Field(default=250.0, description="For short prompts.")
     M: Millis = Field(default=400.0, description="For medium prompts.")
@@ -294,6 +308,7 @@ class Config(Section):
     breaker: Breaker = Field(default_factory=Breaker, description="When a failing instance is left alone.")
     controller: Controller = Field(default_factory=Controller, description="Chooses instances and clocks.")
     run_log: RunLogConfig = Field(default_factory=RunLogConfig, description="A row per request and tick; no prompts.")
+    energy: Energy = Field(default_factory=Energy, description="The ledger of joules, what they cost and emit.")
     services: Mapping[Name, ServiceConfig] = Field(min_length=1, description="Served models by the name clients use.")
 
     def check(self) -> Problems:

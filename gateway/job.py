@@ -13,6 +13,7 @@ from gateway.retry import Tries
 from gateway.service import Service, Sized
 from gateway.timing import Timing
 from gateway.token_stream import Answer
+from pools.stints import Bill, Ended, Stint
 
 
 @dataclass(slots=True)
@@ -43,6 +44,8 @@ class Job:
     sent_s: float | None = None  # when the attempt under way was sent
     lost_s: float | None = None  # since when the client has waited for its stream to go on
     seams: list[float] = field(default_factory=list)  # seconds of each such wait
+    bill: Bill | None = None  # of its joules; none before it was sent anywhere
+    stint: Stint | None = None  # of the attempt under way, or of the last one
 
     @property
     def progress(self) -> int:
@@ -79,3 +82,13 @@ def make_row(job: Job, outcome: Outcome, wall_s: float, now_s: float) -> dict[st
             kept = timing.attained(stream=stream, output_tokens=output_tokens, ended_s=now_s)
             row["attained"] = outcome is Outcome.COMPLETED and kept
     return row
+
+
+def ended_of(row: dict[str, object]) -> Ended:
+    """What the ledger keeps of the row of a request that was sent to an instance."""
+    wall_s, tokens, output = row["t"], row.get("input_tokens"), row.get("output_tokens")
+    assert isinstance(wall_s, float)
+    return Ended(
+        wall_s, str(row["pool"] or ""), str(row["outcome"]), tokens if isinstance(tokens, int) else 0,
+        output if isinstance(output, int) else 0, row.get("attained") is True,
+    )  # fmt: skip

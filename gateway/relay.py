@@ -16,6 +16,7 @@ from gateway.config import Limits
 from gateway.dialect import reshape, upstream_message
 from gateway.job import Job
 from gateway.joined_stream import StreamEnded
+from gateway.ledger import Ledger
 from gateway.metrics import Metrics
 from gateway.pipe import Pipe
 from gateway.resume import engine_headers, prepare
@@ -26,6 +27,7 @@ from gateway.token_stream import Answer, TokenStream
 from pools.connection import Exchange, Head
 from pools.fleet import Member
 from pools.instance import Slot
+from pools.stints import Bill
 
 ANSWER_LIMIT_BYTES = 256 * 1024 * 1024  # of a non-streaming answer, which is held whole until it is complete
 ERROR_LIMIT_BYTES = 1024 * 1024
@@ -35,8 +37,9 @@ ABORTED = (b'"finish_reason":"abort"', b'"stop_reason":"abort"')
 class Relay:
     """Stateless but for the limits; told of every overrun are the metrics."""
 
-    def __init__(self, limits: Limits, clock: Clock, metrics: Metrics) -> None:
+    def __init__(self, limits: Limits, clock: Clock, metrics: Metrics, ledger: Ledger) -> None:
         self.limits = limits
+        self.ledger = ledger
         self.clock = clock
         self.metrics = metrics
 
@@ -56,9 +59,24 @@ class Relay:
             raise lost from None
         except Leave as leave:
             raise AttemptFailed(UpstreamFailed("the stream had to leave"), kind=leave.kind, ill=False) from None
+        finally:
+            if job.stint is not None and not job.stint.end_s:
+                job.stint.end_s = self.clock.now_s()
         if outcome is Outcome.COMPLETED:
             slot.succeeded()
         return outcome
+
+    def _begins(self, job: Job, service: Service, slot: Slot, now_s: float) -> None:
+        """From here on the instance spends joules on the request."""
+        if job.bill is None:
+            size_class = job.sized.name if job.sized is not None and job.route.generates else "none"
+            job.bill = Bill(job.request_id, job.identity.name, service.spec.name, size_class)
+        ask, instance = slot.ask, slot.instance
+        stint = self.ledger.begin(job.bill, service.fleet, instance, ask.input_tokens, ask.sequences, now_s)
+        job.stint = stint
+        if job.parsed is not None and not job.parsed.stream and instance.model is not None:
+            # A whole answer shows no first token: it comes when the model says that the prompt is done.
+            stint.first_s = now_s + instance.model.prefill_s(instance.tp, instance.clock_mhz, ask.input_tokens)
 
     def _blame(self, job: Job, slot: Slot, *, answered: bool) -> None:
         """A request that every instance answers with a failure is likely to be at fault itself: it counts against the
@@ -82,6 +100,7 @@ class Relay:
         async with await member.wires.send(b"POST", path, engine_headers(job, service), body) as exchange:
             now_s = job.sent_s = self.clock.now_s()
             timing.connect_s += now_s - sent_s
+            self._begins(job, service, slot, now_s)
             begin_by_s = now_s + self.limits.first_byte_timeout_s
             head = await exchange.head(self.limits.first_byte_timeout_s)
             if head.status >= 400:
@@ -124,7 +143,7 @@ class Relay:
         job.status = head.status
         if job.route.generates:
             job.usage = find_usage(body)
-        job.client.reply(head.status, self._headers(job, head), body)
+        job.client.reply(head.status, self._headers(job, head, whole=True), body)
         job.timing.relay_s = self.clock.now_s() - arrived_s
         return Outcome.COMPLETED
 
@@ -146,6 +165,7 @@ class Relay:
         body, events = resumed
         async with await member.wires.send(b"POST", b"/v1/completions", engine_headers(job, service), body) as exchange:
             job.sent_s = self.clock.now_s()
+            self._begins(job, service, slot, job.sent_s)
             begin_by_s = job.sent_s + self.limits.first_byte_timeout_s
             head = await exchange.head(self.limits.first_byte_timeout_s)
             if head.status != 200 or not (head.get(b"content-type") or b"").startswith(b"text/event-stream"):
@@ -173,6 +193,8 @@ class Relay:
 
         def on_content() -> None:
             slot.content()
+            if job.stint is not None:
+                job.stint.first_s = self.clock.now_s()
             if job.lost_s is not None:
                 job.seams.append(self.clock.now_s() - job.lost_s)
                 job.lost_s = None
@@ -204,8 +226,9 @@ class Relay:
         job.answer = Answer(chat=job.route.chat)
         return TokenStream(job.answer, strip_usage=strip_usage)
 
-    def _headers(self, job: Job, head: Head) -> Headers:
-        """The instance's headers but for hop-by-hop ones, and the gateway's own."""
+    def _headers(self, job: Job, head: Head, *, whole: bool = False) -> Headers:
+        """The instance's headers but for hop-by-hop ones, and the gateway's own; with joules where the answer is
+        whole."""
         assert job.timing is not None and job.sized is not None
         named = {token.strip().lower() for token in (head.get(b"connection") or b"").split(b",")}
         kept = [(k, v) for k, v in head.headers if k not in NOT_RETURNED and k not in named]
@@ -217,4 +240,7 @@ class Relay:
         ]
         if job.route.generates:
             own.append((b"x-joulegate-class", job.sized.name.encode()))
+        if whole and job.stint is not None:
+            own.append((b"x-joulegate-joules", b"%.3f" % self.ledger.estimate(job.stint, self.clock.now_s())))
+            own.append((b"x-joulegate-joules-quality", self.ledger.quality(job.stint).encode()))
         return kept + own

@@ -95,6 +95,7 @@ async def run_gateway(config: Config, load: Callable[[], Config], environment: M
             tasks = [
                 group.create_task(kept_up(running.controller.run, "controller", clock)),
                 group.create_task(kept_up(running.gateway.lag.run, "loop lag", clock)),
+                group.create_task(kept_up(running.ledger.run, "energy ledger", clock)),
                 group.create_task(kept_up(running.cluster.probe_forever, "prober", clock)),
                 group.create_task(_tell_when_ready(running)),
             ]
@@ -104,7 +105,10 @@ async def run_gateway(config: Config, load: Callable[[], Config], environment: M
             await serving
             for task in tasks:
                 task.cancel()
+        await running.ledger.read()  # the last joules, while the instances still tell of them
     finally:
+        running.ledger.flush(clock.wall_s())
+        running.ledger.store.close()
         await running.cluster.close(stop_timeout_s=5.0)
         await running.shared.http.aclose()
         if run_log is not None:

@@ -28,8 +28,9 @@ from gateway.auth import Identity, Keyring, RateLimiter
 from gateway.client import Client, Headers
 from gateway.config import Limits
 from gateway.dialect import Dialect, Route, error_body, error_event
-from gateway.job import Job, make_row
+from gateway.job import Job, ended_of, make_row
 from gateway.lag import LoopLag
+from gateway.ledger import Ledger
 from gateway.metrics import Metrics
 from gateway.parse import NOTHING, Parsed, ask_for_ids, ask_for_usage, parse, rename, splice
 from gateway.relay import Relay
@@ -54,11 +55,13 @@ class Gateway:
         recorder: Recorder,
         metrics: Metrics,
         lag: LoopLag,
+        ledger: Ledger,
     ) -> None:
         self.services = services
         self.keyring = keyring
         self.limiter = limiter
-        self.relay = Relay(limits, clock, metrics)
+        self.relay = Relay(limits, clock, metrics, ledger)
+        self.ledger = ledger
         self.clock = clock
         self.recorder = recorder
         self.metrics = metrics
@@ -249,6 +252,8 @@ class Gateway:
                 service.counts.completed(place, job.usage[1] if job.usage else 0, bool(row["attained"]))
             else:
                 service.counts.missed(place)
+        if job.bill is not None:
+            self.ledger.finished(job.bill, ended_of(row))
         self.metrics.finished(row, job.timing)
         self.recorder.record(row)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import count
 from math import inf
+from pathlib import Path
 from typing import Literal
 
 import httpx
@@ -24,13 +25,18 @@ from core.service import ServiceSpec
 from gateway.auth import Keyring, RateLimiter
 from gateway.config import Config, to_services
 from gateway.config import Controller as ControllerConfig
+from gateway.events import Events
 from gateway.lag import LoopLag
+from gateway.ledger import Ledger, Tick
+from gateway.ledger_store import LedgerStore
 from gateway.metrics import Metrics, instance_gauges, lag_rows
 from gateway.serve import Gateway
 from gateway.service import Service
+from gateway.tariff import Tariff, make_tariff
 from pools.admission import Admission
 from pools.clocks import EngineClocks
 from pools.cluster import LiveCluster
+from pools.counters import EngineCounters
 from pools.fleet import Fleet, FleetLimits
 from pools.knobs import EngineKnobs, Knobs, NoKnobs
 from pools.launcher import GpuBook, Launcher, ProcessLauncher, StaticLauncher, end_leftovers
@@ -57,6 +63,9 @@ class Running:
     admin_keyring: Keyring
     shared: Shared
     mode: Mode
+    events: Events
+    ledger: Ledger
+    tariff: Tariff
     generation: int = 1
 
 
@@ -83,7 +92,8 @@ class Shared:
 
 def build(config: Config, clock: Clock, recorder: Recorder, environment: Mapping[str, str]) -> Running:
     """Wires all parts together. Raises ConfigError-like BadRequest when a file that the configuration names is bad."""
-    shared = Shared()
+    shared, events = Shared(), Events(recorder)
+    recorder = events
     services = {s.name: make_service(s, config, clock, recorder, shared, environment) for s in to_services(config)}
     metrics, registry = Metrics(), CollectorRegistry()
     registry.register(metrics)
@@ -94,9 +104,12 @@ def build(config: Config, clock: Clock, recorder: Recorder, environment: Mapping
         probe_timeout_s=config.health.timeout_s,
         gpus=config.controller.gpus,
     )
+    ledger = make_ledger(config, clock, cluster, shared)
+    ledger.on_tick = lambda tick: events.send("energy", energy_event(tick))
     gateway = Gateway(
-        services, Keyring(config.auth.keys), RateLimiter(), config.limits, clock, recorder, metrics, LoopLag(clock)
-    )
+        services, Keyring(config.auth.keys), RateLimiter(), config.limits, clock, recorder, metrics, LoopLag(clock),
+        ledger,
+    )  # fmt: skip
     mode = Mode(config.controller.mode)
     controller = Controller(
         cluster, clock, recorder, interval_s=config.controller.interval_s,
@@ -115,7 +128,32 @@ def build(config: Config, clock: Clock, recorder: Recorder, environment: Mapping
         Keyring(config.auth.admin_keys),
         shared,
         mode,
+        events,
+        ledger,
+        tariff_of(config),
     )
+
+
+def make_ledger(config: Config, clock: Clock, cluster: LiveCluster, shared: Shared) -> Ledger:
+    energy, day_s = config.energy, 86_400.0
+    path = None if energy.path is None else Path(energy.path)
+    store = LedgerStore(path, keep_s=energy.keep_days * day_s, keep_requests_s=energy.keep_requests_days * day_s)
+    counters = [EngineCounters(shared.http, clock)]
+    return Ledger(lambda: list(cluster.all_fleets()), counters, clock, store, energy.interval_s)
+
+
+def tariff_of(config: Config) -> Tariff:
+    """ValueError when a file that the configuration names is bad."""
+    one = config.energy
+    return make_tariff(one.gco2_per_kwh, one.price_per_kwh, one.gco2_file, one.price_file, one.currency)
+
+
+def energy_event(tick: Tick) -> dict[str, object]:
+    """What GET /admin/events tells each second."""
+    watts = {cause: round(spent_w, 3) for cause, spent_w in tick.watts.items()}
+    pools = {f"{service}/{pool}": round(spent_w, 3) for (service, pool), spent_w in tick.pools.items()}
+    total = round(sum(tick.watts.values()), 3)
+    return {"t": tick.wall_s, "total_w": total, "watts": watts, "pools": pools, "quality": tick.quality}
 
 
 def known(gateway: Gateway, config: ControllerConfig, mode: str) -> Knowledge:
@@ -237,7 +275,7 @@ def _apply_services(running: Running, specs: Mapping[str, ServiceSpec], added: M
 
 
 def _needs_restart(old: Config, new: Config) -> Iterable[str]:
-    for section in ("listen", "run_log", "controller", "health", "breaker"):
+    for section in ("listen", "run_log", "energy", "controller", "health", "breaker"):
         if getattr(old, section) != getattr(new, section):
             yield section
     if old.limits.connect_timeout_s != new.limits.connect_timeout_s:  # the pools of connections were made with it

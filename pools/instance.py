@@ -153,11 +153,11 @@ class Instance:
 class Slot:
     """A place in an instance for one request. `with slot:` gives it back whatever happens."""
 
-    __slots__ = ("_ask", "_on_release", "_prefilling", "_released", "_trial", "instance")
+    __slots__ = ("_on_release", "_prefilling", "_released", "_trial", "ask", "instance")
 
     def __init__(self, instance: Instance, ask: Ask, on_release: Callable[[], None]) -> None:
         self.instance = instance
-        self._ask = ask
+        self.ask = ask
         self._on_release = on_release
         self._prefilling = True
         self._released = False
@@ -180,7 +180,7 @@ class Slot:
         """Prefill is over: later arrivals no longer wait behind it."""
         if self._prefilling:
             self._prefilling = False
-            self.instance.prefill_tokens -= self._ask.input_tokens
+            self.instance.prefill_tokens -= self.ask.input_tokens
             if not self._released:
                 self._on_release()  # there is room for the next prompt
 
@@ -201,9 +201,9 @@ class Slot:
         self._released = True
         self.first_token()
         self.instance.requests -= 1
-        self.instance.sequences -= self._ask.sequences
-        self.instance.kv_tokens -= self._ask.kv_tokens
-        self.instance.tbt.remove(self._ask.tbt_limit_s)
+        self.instance.sequences -= self.ask.sequences
+        self.instance.kv_tokens -= self.ask.kv_tokens
+        self.instance.tbt.remove(self.ask.tbt_limit_s)
         if self._trial:
             self.instance.breaker.neutral()
         self._on_release()

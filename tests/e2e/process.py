@@ -48,6 +48,7 @@ def write_config(folder: Path, services: Tree, **sections: Any) -> Path:
         "health": {"interval_s": 0.1, "fall": 2},
         "controller": {"interval_s": 0.1},
         "run_log": {"path": str(folder / "run.jsonl")},
+        "energy": {"path": str(folder / "energy.sqlite")},
         **sections,
         "services": services,
     }

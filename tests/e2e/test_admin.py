@@ -331,7 +331,8 @@ def api_schema(stage: Stage, start) -> Any:
 
 
 def test_the_admin_api_keeps_its_openapi_page(api_schema: Any) -> None:
-    operations = [found.ok() for found in api_schema.get_all_operations()]
+    ending = api_schema.exclude(path="/admin/events")  # a stream of events is over when its client says so
+    operations = [found.ok() for found in ending.get_all_operations()]
     assert len(operations) >= 13
     for operation in operations:
 

@@ -26,8 +26,9 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     config.write_text((ROOT / "configs" / "dev.yaml").read_text())
     run_log = f"run_log.path={folder / 'run.jsonl'}"
     logs = f"services.{MODEL}.launcher.log_dir={folder}"
+    ledger = f"energy.path={folder / 'energy.sqlite'}"
     still = "controller.plan=configured"  # what a plan changes meanwhile is tests/e2e/test_energy_plan.py's
-    made = Gateway(config, "--port", "0", "--set", run_log, "--set", logs, "--set", still)
+    made = Gateway(config, "--port", "0", "--set", run_log, "--set", logs, "--set", ledger, "--set", still)
     try:
         assert until(lambda: made.logged("ready"), 60), made.log()
         yield made

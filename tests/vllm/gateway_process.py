@@ -46,6 +46,7 @@ def config(urls: dict[str, str], folder: Path) -> Path:
         "breaker": {"failures": 1_000_000},  # a relay that cuts streams in test after test stays in use
         "limits": {"retries_per_s": 1000},  # and every one of its cuts may be mended
         "run_log": {"path": str(folder / "run.jsonl")},
+        "energy": {"path": str(folder / "energy.sqlite")},
         "services": {MODEL: service},
     }
     path = folder / "static.yaml"
