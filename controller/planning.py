@@ -226,7 +226,6 @@ def _problem(ask: Ask, parts: Sequence[Part]) -> Problem:
     settings, knowledge = ask.knowledge.settings, ask.knowledge
     named = {part.name: part for part in parts}
     demanded = {(demand.service, demand.pool) for part in parts for demand in part.demands}
-    nodes = max(1, (knowledge.gpus or UNBOUNDED_GPUS) // knowledge.node_gpus)
     current = [
         (Kind(service, pool, named[service].model.gpu, tp), count)
         for (service, pool, tp), count in ask.current.items()
@@ -235,7 +234,7 @@ def _problem(ask: Ask, parts: Sequence[Part]) -> Problem:
     return Problem(
         columns=tuple(column for part in parts for column in part.columns),
         demands=tuple(demand for part in parts for demand in part.demands),
-        nodes=tuple(NodeShape(gpu, knowledge.node_gpus, nodes) for gpu in dict.fromkeys(p.model.gpu for p in parts)),
+        nodes=tuple(node for gpu in dict.fromkeys(p.model.gpu for p in parts) for node in _nodes(gpu, knowledge)),
         horizon_s=settings.horizon_s,
         current=tuple(current),
         switches=tuple(
@@ -249,6 +248,13 @@ def _problem(ask: Ask, parts: Sequence[Part]) -> Problem:
         latency_w=max((sequence_w(part.model) for part in parts), default=0.0),
         power_cap_w=settings.power_cap_w,
     )
+
+
+def _nodes(gpu: str, knowledge: Knowledge) -> tuple[NodeShape, ...]:
+    """Whole machines, and one with the GPUs that are left."""
+    whole, rest = divmod(knowledge.gpus or UNBOUNDED_GPUS, knowledge.node_gpus)
+    shapes = (NodeShape(gpu, knowledge.node_gpus, whole), NodeShape(gpu, rest))
+    return tuple(shape for shape in shapes if shape.gpus * shape.count)
 
 
 def _at_least(mix: Mix) -> Mix:

@@ -1,0 +1,47 @@
+"""From forecasts to a plan: it fits the machines there are, whatever their number."""
+
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from controller.demand import Demand, observed
+from controller.knowledge import Knowledge, ServiceKnowledge, Settings
+from controller.planning import Ask, Asked, make_plan
+from core.instances import ClassCount
+from core.service import CLASSES, Edges, InstanceLimits, LauncherSpec, PoolSpec, ServiceSpec, Slo
+from pools.shape import step_tokens
+from profiles.engine_model import load_engine_model
+
+NAME = "llama-3.1-8b"
+POOLS = tuple(
+    PoolSpec(name, (size,), 1, 2, 1980, InstanceLimits(128))
+    for name, size in (("short", "S"), ("medium", "M"), ("long", "L"))
+)
+SPEC = ServiceSpec(NAME, NAME, 16_384, Slo(), Edges(), POOLS, LauncherSpec("emulated"), NAME)
+
+
+@cache
+def asked(rps: float) -> Asked:
+    """After ten minutes of a steady load, all classes alike."""
+    demand = Demand()
+    for minute in range(11):
+        n = int(rps * 60 * minute / len(CLASSES))
+        demand = observed(demand, SPEC, 60.0 * minute, (ClassCount(n, 400 * n, n, 150 * n, n, n),) * len(CLASSES))
+    model = load_engine_model(NAME)
+    steps = {tp: step_tokens(model, tp, max(model.clocks_mhz), SPEC.slo.tbt_s) for tp in model.points}
+    return Asked(ServiceKnowledge(SPEC, model, steps), demand)
+
+
+def ask(rps: float, gpus: int, node_gpus: int, **settings: object) -> Ask:
+    one = asked(rps)
+    knowledge = Knowledge({NAME: one.knowledge}, replace(Settings(), **settings), gpus, node_gpus)  # type: ignore[arg-type]
+    return Ask(knowledge, {NAME: one}, {}, 600.0, 600.0)
+
+
+@pytest.mark.parametrize(("gpus", "node_gpus"), [(4, 8), (3, 8), (12, 8), (6, 4), (16, 8), (1, 16)])
+def test_a_plan_has_no_more_gpus_than_there_are(gpus: int, node_gpus: int) -> None:
+    plan = make_plan(ask(900.0, gpus, node_gpus))[NAME]
+    used = sum(target.count * target.kind.tp for target in plan.targets)
+    assert gpus - 1 <= used <= gpus, "a load that needs them all gets them all"
+    assert all(target.kind.tp <= min(gpus, node_gpus) for target in plan.targets)
