@@ -16,6 +16,7 @@ from commands import forecast, predict, profile
 from commands.agent import agent
 from commands.output import AsJson, fail, say
 from commands.plan import plan
+from commands.redecide import redecide
 from commands.simulate import simulate
 from commands.train import train
 
@@ -38,6 +39,7 @@ Overrides = Annotated[
 app.add_typer(profile.app, name="profile")
 app.command()(simulate)
 app.command()(plan)
+app.command()(redecide)
 app.add_typer(predict.app, name="predict")
 app.add_typer(forecast.app, name="forecast")
 app.command()(train)

@@ -3,10 +3,12 @@ full the router makes them, and the fullest one's needs are what the kind's pric
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from controller.clocks import wanted_mhz
 from controller.knowledge import ServiceKnowledge, Settings
+from controller.overrides import Override, clock_pinned, paused
 from controller.planning import ServicePlan, Target
 from controller.state import ServiceState
 from core.instances import Action, Seen, SeenInstance, SetClock, State
@@ -15,9 +17,10 @@ NOW_S = 5.0
 
 
 def set_clocks(
-    one: ServiceState, seen: Seen, known: ServiceKnowledge, settings: Settings
+    one: ServiceState, seen: Seen, known: ServiceKnowledge, settings: Settings, overrides: Sequence[Override] = ()
 ) -> tuple[ServiceState, list[Action]]:
-    """At their period, and at once where the ladder or the guard says so."""
+    """At their period, and at once where the ladder or the guard says so. Operators may pin a pool's clock, or pause
+    the service: then only the ladder and the guard turn clocks."""
     plan, now_s = one.plan, seen.now_s
     if plan is None:
         return one, []
@@ -29,7 +32,8 @@ def set_clocks(
     for target in plan.targets:
         standing = one.standings.get(target.kind.pool)
         boost = harmed or (standing is not None and standing.rungs > 0)
-        if not due and not boost:
+        held = paused(overrides, known.spec.name) or not due
+        if (held and not boost) or clock_pinned(overrides, known.spec.name, target.kind.pool):
             continue
         actions += _of_target(target, seen, one, load, kv_tokens, boost)
     if due:

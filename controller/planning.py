@@ -102,13 +102,14 @@ class ServicePlan:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a plan is to be made of. `current`: live instances by (service, pool, TP)."""
+    """What a plan is to be made of, and why. `current`: live instances by (service, pool, TP)."""
 
     knowledge: Knowledge
     asked: Mapping[str, Asked]
     current: Mapping[tuple[str, str, int], int]
     now_s: float
     wall_s: float
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,5 +100,23 @@ def _stops(
         yield Stop(instance.id, reason, keep_gpus=bool(missing))
 
 
+def barred_out(
+    doomed: Sequence[SeenInstance], usable: Sequence[SeenInstance], wanted: Wanted, free_gpus: int | None
+) -> Iterator[Stop]:
+    """Instances on GPUs that operators took out go when what replaces them is READY; where the GPUs for that are not
+    there, they go first, down to the floor."""
+    ready = [i for i in usable if i.state is State.READY]
+    left = sum(1 for i in doomed if i.state is State.READY)
+    for instance in doomed:
+        if instance.state not in LIVE:
+            continue
+        needed = sum(count for (pool, _), count in wanted.counts.items() if pool == instance.pool)
+        replaced = sum(1 for i in ready if i.pool == instance.pool) >= needed
+        no_room = free_gpus is not None and free_gpus < instance.tp and len(ready) + left > wanted.floor
+        if replaced or no_room or instance.state is not State.READY:
+            left -= instance.state is State.READY
+            yield Stop(instance.id, "an operator took its GPU out")
+
+
 def dead(instances: Sequence[SeenInstance]) -> list[Action]:
     return [Forget(i.id, "it failed") for i in instances if i.state is State.FAILED and not i.adopted]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from controller.demand import Demand
+from controller.overrides import Override
 from controller.planning import Ask, ServicePlan
 from controller.pressure import Standing
 from core.instances import Action
@@ -26,14 +27,16 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """`asked_s`: when the plan that is being made was asked for. `surplus_s`: since when fewer instances were wanted.
-    `starts_s`: when instances were started, within the last hour. `kv_tokens`: by pool, at the last look."""
+    """`plan`: the newest. `approved`: the one that `advise` follows: what an operator has applied, or what was in force
+    when the mode became advise. `asked_s`: when the plan that is being made was asked for. `surplus_s`: since when
+    fewer instances were wanted. `starts_s`: when instances were started, within the last hour. `kv_tokens`: by pool, at
+    the last look."""
 
     demand: Demand = field(default_factory=Demand)
     plan: ServicePlan | None = None
+    approved: ServicePlan | None = None
     asked_s: float | None = None
     clocks_s: float = 0.0
-    clocks: Mapping[str, int] = field(default_factory=dict)
     standings: Mapping[str, Standing] = field(default_factory=dict)
     health: Health = field(default_factory=Health)
     surplus_s: float | None = None
@@ -45,8 +48,12 @@ class ServiceState:
 
 @dataclass(frozen=True, slots=True)
 class ControllerState:
+    """`excluded`: GPUs that the cluster was told not to use."""
+
     services: Mapping[str, ServiceState] = field(default_factory=dict)
     ticks: int = 0
+    overrides: tuple[Override, ...] = ()
+    excluded: tuple[str, ...] = ()
 
 
 def planned_state(service: str, plan: ServicePlan) -> ControllerState:

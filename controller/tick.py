@@ -1,26 +1,40 @@
 """One decision of the controller: from what is seen to the next safe steps. Pure: no I/O, no clock, no randomness.
 
-In order: watch load and health, plan if due, climb or leave the ladder, clocks, reconcile. A service without an engine
-model, or not yet planned, has the number of instances that its pools are configured or asked to have."""
+In order: operators' orders, watch load and health, plan if due, climb or leave the ladder, clocks, reconcile. A service
+without an engine model, or not yet planned, has the instances that its pools are configured or asked to have."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controller.clocking import set_clocks
 from controller.demand import observed
+from controller.due import asked, plannable
 from controller.emergency import climb
 from controller.health import judged
 from controller.knowledge import Knowledge
-from controller.planning import Ask, Asked, ServicePlan
-from controller.reconcile import BACKOFF_S, LIVE, Wanted, dead, steps
+from controller.overrides import (
+    Apply,
+    Order,
+    Override,
+    barred,
+    bounded,
+    clocks,
+    drains,
+    excluded,
+    imposed,
+    live,
+    paused,
+    take_out,
+)
+from controller.planning import ServicePlan
+from controller.reconcile import BACKOFF_S, LIVE, Wanted, barred_out, dead, steps
 from controller.state import ControllerState, Decision, ServiceState
 from core.instances import AS_CONFIGURED, Action, Seen, SeenInstance, SeenService, Start, State, Steer
 
 Notes = list[Mapping[str, object]]
 HOUR_S = 3600.0
-MINUTE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,47 +44,99 @@ class View:
     seen: Seen
     name: str
     instances: tuple[SeenInstance, ...]
+    overrides: tuple[Override, ...] = ()
 
     @property
     def managed(self) -> bool:
         return any(pool.managed for pool in self.seen.pools if pool.service == self.name)
 
+    @property
+    def paused(self) -> bool:
+        return paused(self.overrides, self.name)
+
+    @property
+    def free_gpus(self) -> int | None:
+        """None: nobody counts them. GPUs that operators took out are not free, whoever still runs there."""
+        gpus, out = self.seen.gpus, excluded(self.overrides)
+        if not gpus.total:
+            return None
+        held = {gpu for instance in self.seen.instances for gpu in instance.gpus}
+        return gpus.total - gpus.used - sum(gpu not in held for gpu in out)
+
 
 def tick(
     state: ControllerState, seen: Seen, knowledge: Knowledge, interval_s: float,
-    answer: Mapping[str, ServicePlan] | None = None,
+    answer: Mapping[str, ServicePlan] | None = None, orders: Sequence[Order] = (),
 ) -> tuple[ControllerState, Decision]:  # fmt: skip
-    """`answer`: the plan that an earlier decision asked for."""
+    """`answer`: the plan that an earlier decision asked for; empty: it could not be made. `orders`: what operators have
+    said since the last tick."""
     services = dict(state.services)
-    actions: list[Action] = []
-    proposed: list[Action] = []
     notes: Notes = []
+    overrides, actions = _ordered(state, orders, seen, notes)
+    proposed: list[Action] = []
+    applied = {name: plan for order in orders if isinstance(order, Apply) for name, plan in order.plans.items()}
     for name in dict.fromkeys(pool.service for pool in seen.pools):
-        view = View(seen, name, tuple(i for i in seen.instances if i.service == name))
+        view = View(seen, name, tuple(i for i in seen.instances if i.service == name), overrides)
         one = _watched(services.get(name, ServiceState()), view, knowledge, notes)
-        if answer is not None and name in answer:
-            one = _adopted(one, answer[name], name, notes)
-        one, done = _decided(one, view, knowledge, notes)
-        acts = knowledge.mode == "enforce" or one.plan is None or not _planned(knowledge, name)
-        actions += done if acts else [action for action in done if isinstance(action, Steer)]
-        proposed += [] if acts else done
-        services[name] = one
-    asked = _asked(services, seen, knowledge)
-    if asked:
-        services |= {name: replace(services[name], asked_s=seen.now_s) for name in asked}
-    ask = Ask(knowledge, asked, _current(seen), seen.now_s, seen.wall_s) if asked else None
+        one = _with_plan(one, view, knowledge, answer, applied.get(name), notes)
+        services[name], done, would = _acted(one, view, knowledge, notes)
+        actions += done
+        proposed += would
+    ask = asked(services, seen, knowledge, overrides)
+    if ask is not None:
+        services |= {name: replace(services[name], asked_s=seen.now_s) for name in ask.asked}
     decision = Decision(tuple(actions), seen.now_s + interval_s, tuple(proposed), ask, tuple(notes))
-    return ControllerState(services, state.ticks + 1), decision
+    return ControllerState(services, state.ticks + 1, overrides, excluded(overrides)), decision
 
 
-def _adopted(one: ServiceState, plan: ServicePlan, name: str, notes: Notes) -> ServiceState:
+def _ordered(
+    state: ControllerState, orders: Sequence[Order], seen: Seen, notes: Notes
+) -> tuple[tuple[Override, ...], list[Action]]:
+    """The overrides that hold now, and what beginning and ending ones ask for at once."""
+    overrides = live(imposed(state.overrides, orders), seen)
+    ended = [one for one in state.overrides if one not in overrides]
+    for one in (one for one in overrides if one not in state.overrides):
+        notes.append({"note": "override", "id": one.id, "override": one.kind, "by": one.by, "reason": one.reason})
+    notes += [{"note": "override_over", "id": one.id, "override": one.kind} for one in ended]
+    return overrides, [*take_out(excluded(overrides), state.excluded), *drains(overrides, ended, seen)]
+
+
+def _with_plan(
+    one: ServiceState, view: View, knowledge: Knowledge, answer: Mapping[str, ServicePlan] | None,
+    applied: ServicePlan | None, notes: Notes,
+) -> ServiceState:  # fmt: skip
+    """The newest plan, and the one that an operator has approved: whatever was in force when the mode became advise."""
+    if answer is not None:
+        plan = one.plan if view.paused else answer.get(view.name, one.plan)
+        if plan is not None:
+            _news(one, plan, view.name, notes)
+        one = replace(one, plan=plan, asked_s=None)
+    if applied is not None:
+        plan = replace(applied, at_s=view.seen.now_s)
+        _news(one, plan, view.name, notes)
+        return replace(one, plan=plan, approved=plan)
+    return replace(one, approved=one.plan) if knowledge.mode == "enforce" else one
+
+
+def _acted(
+    one: ServiceState, view: View, knowledge: Knowledge, notes: Notes
+) -> tuple[ServiceState, list[Action], list[Action]]:
+    """What is done by the plan in force, and what the newest would do besides where the mode does not let it."""
+    force = {"enforce": one.plan, "advise": one.approved}.get(knowledge.mode)
+    after, done = _decided(replace(one, plan=force), view, knowledge, notes)
+    if force is one.plan:
+        return after, done, []
+    _, would = _decided(one, view, knowledge, [])
+    return replace(after, plan=one.plan), done, [a for a in would if a not in done and not isinstance(a, Steer)]
+
+
+def _news(one: ServiceState, plan: ServicePlan, name: str, notes: Notes) -> None:
     """A plan is taken over; one that was merely kept is no news."""
     if plan is not one.plan:
         targets = [f"{t.kind.pool} {t.count} x TP{t.kind.tp} at {t.clock_mhz} MHz" for t in plan.targets]
         load = {"mean_rps": round(plan.mean_rps, 3), "upper_rps": round(plan.upper_rps, 3)}
         notes.append({"note": "plan", "service": name, "expected_w": plan.expected_w, "status": plan.status,
                       "targets": targets, **load})  # fmt: skip
-    return replace(one, plan=plan, asked_s=None)
 
 
 def _watched(one: ServiceState, view: View, knowledge: Knowledge, notes: Notes) -> ServiceState:
@@ -90,19 +156,16 @@ def _counts(view: View) -> SeenService | None:
     return next((service for service in view.seen.services if service.name == view.name), None)
 
 
-def _planned(knowledge: Knowledge, name: str) -> bool:
-    known = knowledge.services.get(name)
-    return known is not None and known.model is not None
-
-
 def _decided(one: ServiceState, view: View, knowledge: Knowledge, notes: Notes) -> tuple[ServiceState, list[Action]]:
     if not view.managed:
         return one, []
     actions: list[Action] = dead([i for i in view.instances if _ours(view, i)])
-    if _planned(knowledge, view.name):
-        one, ladder = climb(one, view.seen, knowledge.services[view.name], notes)
-        one, clocks = set_clocks(one, view.seen, knowledge.services[view.name], knowledge.settings)
-        actions += [*ladder, *clocks]
+    actions += clocks(view.overrides, view.seen, view.name)
+    if plannable(view.name, knowledge):
+        known = knowledge.services[view.name]
+        one, ladder = climb(one, view.seen, known, notes)
+        one, turned = set_clocks(one, view.seen, known, knowledge.settings, view.overrides)
+        actions += [*ladder, *turned]
     one, moves = _reconciled(one, view, knowledge)
     return one, [*actions, *moves]
 
@@ -121,11 +184,14 @@ def _reconciled(one: ServiceState, view: View, knowledge: Knowledge) -> tuple[Se
         one, wanted = _patient(one, wanted, mine, now_s, knowledge)
     pausing = {pool for pool, at_s in one.retry_at_s.items() if now_s < at_s}
     counts = {kind: count for kind, count in wanted.counts.items() if kind[0] not in pausing}
-    live = [i for i in mine if i.state is not State.FAILED and i.pool not in pausing]
+    out = excluded(view.overrides)
+    doomed = [i for i in mine if barred(i, out) and i.state is not State.FAILED]
+    live = [i for i in mine if i.state is not State.FAILED and i.pool not in pausing and i not in doomed]
     if one.plan is None:  # no plan of our own: whatever TP an instance has, it is one of its pool's
         tps = {pool.name: pool.tp for pool in view.seen.pools if pool.service == view.name}
         live = [replace(i, tp=tps[i.pool]) for i in live]
     moves = steps(replace(wanted, counts=counts), live, reason)
+    moves += barred_out(doomed, live, wanted, view.free_gpus)
     started = sum(isinstance(move, Start) for move in moves)
     recent = tuple(at_s for at_s in one.starts_s if now_s - at_s < HOUR_S)
     return replace(one, starts_s=(*recent, *(now_s for _ in range(started)))), moves
@@ -134,18 +200,19 @@ def _reconciled(one: ServiceState, view: View, knowledge: Knowledge) -> tuple[Se
 def _wanted(one: ServiceState, view: View, knowledge: Knowledge) -> tuple[Wanted, str]:
     """The plan where there is one, else what the pools are configured to have."""
     seen, settings = view.seen, knowledge.settings
-    gpus = seen.gpus.total - seen.gpus.used if seen.gpus.total else None
+    gpus = view.free_gpus
+    pools = [pool for pool in seen.pools if pool.service == view.name and pool.managed]
     if one.plan is None:
-        pools = [pool for pool in seen.pools if pool.service == view.name and pool.managed]
-        counts = {(pool.name, pool.tp): pool.wanted for pool in pools}
-        shapes = dict.fromkeys(counts, AS_CONFIGURED)
+        configured = {(pool.name, pool.tp): pool.wanted for pool in pools}
+        counts, shapes = bounded(view.overrides, pools, configured, dict.fromkeys(configured, AS_CONFIGURED))
         return Wanted(view.name, counts, shapes, 1 << 20, None, 0), "the configured plan"
     counts, shapes = one.plan.counts(), one.plan.shapes(knowledge, view.name)
-    for pool in seen.pools:
-        if pool.service == view.name and pool.pinned:
+    for pool in pools:
+        if pool.pinned:
             counts = {kind: count for kind, count in counts.items() if kind[0] != pool.name}
             counts[pool.name, pool.tp] = pool.wanted
             shapes[pool.name, pool.tp] = AS_CONFIGURED
+    counts, shapes = bounded(view.overrides, pools, counts, shapes)
     reason = f"the plan of {one.plan.at_s:.0f} s for {one.plan.mean_rps:.1f} to {one.plan.upper_rps:.1f} requests/s"
     return Wanted(view.name, counts, shapes, settings.most_changes, gpus, settings.floor), reason
 
@@ -177,41 +244,3 @@ def _failures(one: ServiceState, mine: list[SeenInstance], now_s: float) -> Serv
         if any(i.pool == pool and i.state is State.READY and now_s - i.since_s > BACKOFF_S[-1] for i in mine):
             failures.pop(pool, None)
     return replace(one, failures=failures, retry_at_s=retry_at_s)
-
-
-def _asked(services: Mapping[str, ServiceState], seen: Seen, knowledge: Knowledge) -> dict[str, Asked]:
-    """All services that can be planned, as soon as one of them is due: they share the GPUs."""
-    able = {
-        name: one
-        for name, one in services.items()
-        if _planned(knowledge, name) and one.demand.counts is not None and any(c.asked for c in one.demand.counts)
-    }
-    if not any(_due(one, seen, knowledge) for one in able.values()):
-        return {}
-    if any(one.asked_s is not None for one in able.values()):
-        return {}
-    return {name: Asked(knowledge.services[name], one.demand, one.health.trim) for name, one in able.items()}
-
-
-def _due(one: ServiceState, seen: Seen, knowledge: Knowledge) -> bool:
-    settings = knowledge.settings
-    if one.plan is None:
-        return one.demand.load.windows.heard_s >= min(MINUTE_S, settings.plan_every_s)
-    age_s = seen.now_s - one.plan.at_s
-    if age_s >= settings.plan_every_s:
-        return True
-    if age_s < MINUTE_S:
-        return False
-    if one.health.bad and one.health.minute_s > one.plan.at_s:
-        return True
-    forecast = one.demand.load.forecast(seen.wall_s, 300.0, settings.coverage)
-    now_rps, then_rps = forecast.total_mean.requests_rps, one.plan.mean_rps
-    return now_rps - then_rps > settings.drift_band * max(1.0, then_rps)  # less load can wait for the next plan
-
-
-def _current(seen: Seen) -> dict[tuple[str, str, int], int]:
-    counted: dict[tuple[str, str, int], int] = {}
-    for i in seen.instances:
-        if i.state in LIVE and not i.adopted:
-            counted[i.service, i.pool, i.tp] = counted.get((i.service, i.pool, i.tp), 0) + 1
-    return counted

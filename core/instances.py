@@ -35,6 +35,7 @@ class SeenInstance:
     prefill_tokens: int = 0
     tbt_limit_s: float = inf  # the tightest among those who run there
     clock_knob: bool = False  # its clock can be written
+    gpus: tuple[str, ...] = ()  # their UUIDs, where they are known
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,5 +197,29 @@ class Steer:
     reason: str
 
 
-OnInstance = Stop | Resume | Forget | SetClock | Park | Wake
-Action = Start | OnInstance | GiveBack | Steer
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Drain, but keep it running: an operator will have it back."""
+
+    instance_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """What was held serves again."""
+
+    instance_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exclude:
+    """From now on no instance is started on these GPUs, and on all others again."""
+
+    gpus: tuple[str, ...]
+    reason: str
+
+
+OnInstance = Stop | Resume | Forget | SetClock | Park | Wake | Hold | Release
+Action = Start | OnInstance | GiveBack | Steer | Exclude

@@ -10,10 +10,13 @@ import httpx
 from core.clock import Clock
 from core.instances import (
     Action,
+    Exclude,
     Forget,
     GiveBack,
+    Hold,
     OnInstance,
     Park,
+    Release,
     Resume,
     Seen,
     SeenGpus,
@@ -87,7 +90,7 @@ class LiveCluster:
                 fleet.admission.router.steer(action)
                 fleet.admission.pump()
             return
-        if isinstance(action, GiveBack):
+        if isinstance(action, GiveBack | Exclude):
             return
         for fleet in self.all_fleets():
             if action.instance_id in fleet.members:
@@ -107,6 +110,10 @@ class LiveCluster:
                 await fleet.park(action.instance_id, action.reason)
             case Wake():
                 await fleet.wake(action.instance_id, action.reason)
+            case Hold():
+                fleet.drain(action.instance_id, action.reason, resumable=True)
+            case Release():
+                fleet.resume(action.instance_id)
 
     async def probe_forever(self) -> None:
         """Probes every instance, each by a task of its own, so that one that hangs holds up no other."""

@@ -169,6 +169,14 @@ def engine_model_names(gpu: str = DEFAULT_GPU) -> tuple[str, ...]:
     return tuple(document.get("models") or read_models(document["like"])["models"])
 
 
+def gpu_of(card: str) -> str:
+    """The name under which the models of a card are kept: h100 for an EngineModel whose `gpu` is h100-sxm-80g."""
+    for gpu in GPUS:
+        if read_models(gpu)["gpu"]["name"] == card:
+            return gpu
+    raise ValueError(f"no engine models for {card!r}")
+
+
 def load_engine_model(name: str, gpu: str = DEFAULT_GPU) -> EngineModel:
     """The engine model called `name` on `gpu`; ValueError lists the known names."""
     document = read_models(gpu)

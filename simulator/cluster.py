@@ -14,9 +14,12 @@ from itertools import count
 from core.instances import (
     AS_CONFIGURED,
     Action,
+    Exclude,
     Forget,
     GiveBack,
+    Hold,
     Park,
+    Release,
     Resume,
     Seen,
     SeenGpus,
@@ -158,6 +161,8 @@ class SimCluster:
                 self.wake(action.instance_id, action.reason)
             case GiveBack():
                 self.stock.give_back(action.gpus, self._world.now_s)
+            case Hold() | Release() | Exclude():
+                raise NotImplementedError("simulated instances have no operators")
             case Steer():
                 self.router.steer(action)
                 self.router.pump(self._world.now_s)

@@ -125,7 +125,7 @@ def simulate(
     knowledge = setup.knowledge or Knowledge()
     controller = Controller(
         cluster, clock, recorder or NullRecorder(), interval_s=setup.tick_s, knowledge=lambda: knowledge,
-        solve=solved_at_once, inline=True,
+        solve=solved_at_once, inline=True, taped=recorder is not None,
     )  # fmt: skip
     if setup.first_plan is not None:
         controller.state = planned_state(setup.spec.name, setup.first_plan)

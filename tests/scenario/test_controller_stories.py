@@ -77,7 +77,13 @@ def test_what_dies_is_replaced_and_gpus_stay_within_their_count() -> None:
 def test_in_shadow_it_only_tells() -> None:
     load = list(wave(6.0, 2.0, 300.0, 700.0))
     setup = planned(load)
-    assert setup.knowledge is not None
+    assert setup.knowledge is not None and setup.first_plan is not None
+    counts = setup.first_plan.counts()
+    pools = tuple(
+        replace(pool, instances=sum(n for (name, _), n in counts.items() if name == pool.name))
+        for pool in setup.spec.pools
+    )
+    setup = replace(setup, spec=replace(setup.spec, pools=pools))
     told: list[dict[str, object]] = []
 
     class Log:
