@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -19,13 +20,13 @@ from core.errors import BadRequest, JoulegateError, Unauthorized
 OPEN = frozenset({"/health", "/readiness"})  # probes carry no token; neither answer names more than a GPU
 
 
-def make_app(node: Node, clock: Clock, token: str | None) -> FastAPI:
-    """`token` None: whoever reaches the socket may use it."""
+def make_app(node: Node, clock: Clock, token: str | None, about: Mapping[str, str]) -> FastAPI:
+    """`token` None: whoever reaches the socket may use it. `about`: how its GPUs are emulated, if they are."""
     app = FastAPI(title="joulegate agent", docs_url=None, redoc_url=None)
     if token is not None:
         app.add_middleware(Guard, token=token)
     _errors(app)
-    _state(app, node, clock)
+    _state(app, node, clock, about)
     _leases(app, node)
     return app
 
@@ -58,7 +59,7 @@ def _errors(app: FastAPI) -> None:
         return JSONResponse(error_row(BadRequest(problems)), 400)
 
 
-def _state(app: FastAPI, node: Node, clock: Clock) -> None:
+def _state(app: FastAPI, node: Node, clock: Clock, about: Mapping[str, str]) -> None:
     @app.get("/health")
     async def health() -> dict[str, Any]:
         return {}
@@ -86,7 +87,7 @@ def _state(app: FastAPI, node: Node, clock: Clock) -> None:
             for uuid, device in hardware.devices.items()
         ]
         leases = [lease_row(lease, {}) for lease in node.leases.held]
-        return {"gpus": rows, "leases": leases, "longest_lease_s": node.leases.longest_s}
+        return {"gpus": rows, "leases": leases, "longest_lease_s": node.leases.longest_s, **about}
 
     @app.get("/v1/readings")
     async def readings(uuids: str = "") -> dict[str, Any]:

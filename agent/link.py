@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
+from pools.children import unmarked
 from pools.gpu import GpuError
 
 RESTART_S = 0.1  # one that cannot start is not started in a tight loop
@@ -36,10 +37,12 @@ class Link:
         self.ready = asyncio.Event()
 
     def start(self) -> None:
-        """In a session of its own: a Ctrl-C or a hang-up meant for the agent is not for it."""
+        """In a session of its own: a Ctrl-C or a hang-up meant for the agent is not for it. Nor is it to be taken for
+        an agent that a gateway has started."""
         self._process = subprocess.Popen(
-            self._argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, bufsize=0
-        )
+            self._argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, bufsize=0,
+            env=unmarked(os.environ),
+        )  # fmt: skip
         assert self._process.stdout is not None and self._process.stdin is not None
         os.set_blocking(self._process.stdin.fileno(), False)  # one that is stopped must not stop this process
         asyncio.get_running_loop().add_reader(self._process.stdout.fileno(), self._heard)

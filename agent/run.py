@@ -40,6 +40,12 @@ class AgentOptions:
     gpus: tuple[str, ...] = ()
     lease_s: float = 5.0
     power_limit_w: float | None = None
+    emulation: str = ""  # how the GPUs are emulated; empty: they are real
+    state_file: str = ""
+
+    @property
+    def about(self) -> dict[str, str]:
+        return {"emulation": self.emulation, "state_file": self.state_file} if self.emulation else {}
 
     def problems(self) -> Iterator[str]:
         if not 1.0 <= self.lease_s <= 60.0:
@@ -85,10 +91,16 @@ async def run_agent(options: AgentOptions, gpu: GpuControl, watchdog: Sequence[s
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     try:
         async with node:
-            server = Server(_uvicorn(options, make_app(node, clock, options.token)))
+            server = Server(_uvicorn(options, make_app(node, clock, options.token, options.about)))
             serving = asyncio.create_task(server.serve([listener]))
             living = asyncio.create_task(node.run())
-            log.info("listening", address=_address(options, listener), gpus=len(node.hardware.devices), pid=os.getpid())
+            log.info(
+                "listening",
+                address=_address(options, listener),
+                gpus=len(node.hardware.devices),
+                pid=os.getpid(),
+                **options.about,
+            )
             for uuid, error in node.off().items():
                 log.warning("clock knob off", gpu=uuid, why=str(error))
             stopping = asyncio.create_task(stop.wait())

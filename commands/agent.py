@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from pools.gpu import GpuControl
 
 EMULATING = "FAKE_NVML_STATE"
+LIBRARY = "NVML's stand-in (libnvidia-ml.so.1 made by the C compiler here)"
+IN_PROCESS = "in the agent's own process (no C compiler here)"
 
 
 def agent(
@@ -54,6 +56,8 @@ def agent(
         gpus=tuple(uuid for uuid in gpus.split(",") if uuid),
         lease_s=lease,
         power_limit_w=power_limit_w,
+        emulation=LIBRARY if EMULATING in os.environ else IN_PROCESS if emulate is not None else "",
+        state_file=os.environ.get(EMULATING) or ("" if emulate is None else str(nvml_state.absolute())),
     )
     problems = "\n".join(options.problems())
     if problems and not reset:

@@ -87,6 +87,7 @@ class LauncherSpec:
     start_timeout_s: float = 120.0
     stop_timeout_s: float = 10.0
     log_dir: str = "build/logs"
+    agent: str = ""  # of this host, by its name in the configuration
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,8 @@ class InstanceView(BaseModel):
     kv_tokens: int = Field(description="tokens of KV cache reserved by running requests, at the 90th percentile")
     breaker_open: bool
     adopted: bool = Field(description="runs elsewhere; its lifecycle is not the controller's")
+    gpus: list[str] = Field(description="UUIDs, or indices where no node agent says which GPUs there are")
+    knob: str = Field(description="why its clock cannot be set now; empty while it can")
 
 
 class PoolView(BaseModel):

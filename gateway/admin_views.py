@@ -7,7 +7,7 @@ from gateway.admin_models import InstanceView, JobView, PoolView, ServiceView, S
 from gateway.jobs import Job
 from gateway.service import Service
 from gateway.wiring import Running
-from pools.instance import Instance
+from pools.fleet import Fleet, Member
 
 
 def state_view(running: Running) -> StateView:
@@ -39,14 +39,15 @@ def _service_view(service: Service, now_s: float) -> ServiceView:
                      clock_mhz=p.clock_mhz, slots=p.limits.slots, queued=router.queued(index))
             for index, p in enumerate(spec.pools)
         ],
-        instances=[_instance_view(member.instance, spec.name, now_s) for member in fleet.members.values()],
+        instances=[_instance_view(fleet, member, now_s) for member in fleet.members.values()],
     )  # fmt: skip
 
 
-def _instance_view(instance: Instance, service: str, now_s: float) -> InstanceView:
+def _instance_view(fleet: Fleet, member: Member, now_s: float) -> InstanceView:
+    instance = member.instance
     return InstanceView(
         id=instance.id,
-        service=service,
+        service=fleet.spec.name,
         pool=instance.pool,
         url=instance.url,
         tp=instance.tp,
@@ -59,6 +60,8 @@ def _instance_view(instance: Instance, service: str, now_s: float) -> InstanceVi
         kv_tokens=instance.kv_tokens,
         breaker_open=instance.breaker.opened,
         adopted=instance.adopted,
+        gpus=list(instance.gpus),
+        knob=member.knob_refused or ("" if fleet.knobs.clock else "none"),
     )
 
 

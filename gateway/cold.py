@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -12,6 +13,7 @@ from starlette.exceptions import HTTPException
 
 from core.errors import JoulegateError, MethodNotAllowed, NotFound
 from core.instances import State
+from gateway.agents import HostAgent
 from gateway.auth import Identity
 from gateway.client import sane_id
 from gateway.dialect import dialect_of, error_body
@@ -46,7 +48,9 @@ def add_error_answers(app: FastAPI, gateway: Gateway) -> None:
         return answer
 
 
-def add_cold_routes(app: FastAPI, gateway: Gateway, registry: CollectorRegistry) -> None:
+def add_cold_routes(
+    app: FastAPI, gateway: Gateway, registry: CollectorRegistry, agents: Mapping[str, HostAgent]
+) -> None:
     """Adds the routes to `app`."""
 
     def identify(request: Request) -> Identity:
@@ -81,7 +85,10 @@ def add_cold_routes(app: FastAPI, gateway: Gateway, registry: CollectorRegistry)
     async def readiness() -> JSONResponse:
         ready = {name: count_ready(service) for name, service in gateway.services.items()}
         ok = all(ready.values()) and not gateway.closing
-        return JSONResponse({"ready": ok, "closing": gateway.closing, "services": ready}, 200 if ok else 503)
+        told = {"ready": ok, "closing": gateway.closing, "services": ready}
+        if agents:  # one that is dead takes the clock knob away, and nothing else
+            told["agents"] = {name: agent.view() for name, agent in agents.items()}
+        return JSONResponse(told, 200 if ok else 503)
 
     @app.api_route("/metrics", methods=["GET", "HEAD"], include_in_schema=False)
     async def metrics() -> Response:

@@ -7,56 +7,36 @@ environment (gateway/config_file.py does) and starts nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from ipaddress import ip_address
 from itertools import pairwise
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic import Field
 
 from core.service import STEP_TOKENS, Edges, InstanceLimits, LauncherSpec, PoolSpec, ServiceSpec, Slo, order_problem
+from gateway.config_agents import AgentConfig
+from gateway.config_section import (
+    VARIABLE,
+    Amount,
+    Count,
+    Hash,
+    Items,
+    Millis,
+    Name,
+    Problems,
+    Seconds,
+    Section,
+    repeated,
+)
 from profiles.engine_model import engine_model_names, load_engine_model
 
-PLACEHOLDERS = ("port", "tp", "model", "slots", "step_tokens", "clock_mhz", "gpus")
+PLACEHOLDERS = ("port", "tp", "model", "slots", "step_tokens", "clock_mhz", "gpus", "stop_s")
 MIB = 1024 * 1024
 # An emulated engine's, unless its pool says otherwise: with 2048 the steps of a 70B model at TP4 last over 150 ms, more
 # than the TBT objective of whoever decodes beside them.
 EMULATED_STEP_TOKENS = 512
-NAME = r"^[A-Za-z0-9._:/-]{1,128}$"
-HASH = r"^sha256:[0-9a-f]{64}$"
-VARIABLE = r"^([A-Za-z_][A-Za-z0-9_]*)?$"
-
-T = TypeVar("T")
-Items = Annotated[tuple[T, ...], Field(strict=False)]  # YAML has lists, the frozen value a tuple
-Name = Annotated[str, Field(pattern=NAME)]
-Hash = Annotated[str, Field(pattern=HASH)]
-Count = Annotated[int, Field(ge=1, le=1 << 40)]
-Amount = Annotated[int, Field(ge=0, le=1 << 40)]
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
-Millis = Annotated[float, Field(gt=0, le=86_400_000)]
-Problems = Iterator[tuple[tuple[str | int, ...], str]]  # where below the section, and a sentence
-
-
-class Section(BaseModel):
-    """A part of the configuration. Unknown keys and wrong types are refused: "8000" is no number here.
-    `check` yields what is wrong between keys; it runs once every key for itself is right."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-    def check(self) -> Problems:
-        yield from ()
-
-    @model_validator(mode="after")
-    def _checked(self) -> Self:
-        problems = [
-            InitErrorDetails(type=PydanticCustomError("check", "{reason}", {"reason": sentence}), loc=where, input=None)
-            for where, sentence in self.check()
-        ]
-        if problems:  # raised as one, so that each problem keeps its own place and all are told at once
-            raise ValidationError.from_exception_data(type(self).__name__, problems)
-        return self
 
 
 class Listen(Section):
@@ -86,8 +66,8 @@ class Auth(Section):
 
     def check(self) -> Problems:
         for group, keys in (("keys", self.keys), ("admin_keys", self.admin_keys)):
-            yield from _repeated((group,), "name", [key.name for key in keys], "key name")
-            yield from _repeated((group,), "hash", [key.hash for key in keys], "hash", show=False)
+            yield from repeated((group,), "name", [key.name for key in keys], "key name")
+            yield from repeated((group,), "hash", [key.hash for key in keys], "hash", show=False)
 
 
 class Limits(Section):
@@ -225,6 +205,10 @@ class LauncherConfig(Section):
     start_timeout_s: Seconds = Field(default=120.0, description="Time an instance has to become healthy.")
     stop_timeout_s: Seconds = Field(default=10.0, description="Time between SIGTERM and SIGKILL.")
     log_dir: str = Field(default="build/logs", min_length=1, description="Folder for the output of the instances.")
+    agent: str = Field(
+        default="",
+        description="Name of the node agent on this host: it sets the clocks, and instances get its GPUs by UUID.",
+    )
 
     def check(self) -> Problems:
         if self.kind == "process" and not self.argv:
@@ -259,7 +243,7 @@ class ServiceConfig(Section):
     launcher: LauncherConfig = Field(description="How instances come to be.")
 
     def check(self) -> Problems:
-        yield from _repeated(("pools",), "name", [pool.name for pool in self.pools], "pool name")
+        yield from repeated(("pools",), "name", [pool.name for pool in self.pools], "pool name")
         yield from self._check_sizes()
         yield from self._check_urls()
         if self.launcher.kind != "static" and not any(pool.instances for pool in self.pools):
@@ -307,6 +291,7 @@ class Config(Section):
     health: Health = Field(default_factory=Health, description="Probes of instances.")
     breaker: Breaker = Field(default_factory=Breaker, description="When a failing instance is left alone.")
     controller: Controller = Field(default_factory=Controller, description="Chooses instances and clocks.")
+    agents: Mapping[Name, AgentConfig] = Field(default={}, description="Node agents, which set GPU clocks, by name.")
     run_log: RunLogConfig = Field(default_factory=RunLogConfig, description="A row per request and tick; no prompts.")
     energy: Energy = Field(default_factory=Energy, description="The ledger of joules, what they cost and emit.")
     services: Mapping[Name, ServiceConfig] = Field(min_length=1, description="Served models by the name clients use.")
@@ -317,16 +302,16 @@ class Config(Section):
                 if not keys:
                     where = f"listen.host is {self.listen.host}, which others can reach"
                     yield ("auth", group), f"{where}: add a key, or listen on 127.0.0.1"
+        for name, service in self.services.items():
+            agent = service.launcher.agent
+            if agent and agent not in self.agents:
+                yield ("services", name, "launcher", "agent"), f'there is no agent "{agent}" under agents'
+            elif agent and service.launcher.kind == "static":
+                yield ("services", name, "launcher", "agent"), "nobody knows the GPUs of static servers"
         for index, key in enumerate(self.auth.keys):
-            for at, service in enumerate(key.services or ()):
-                if service not in self.services:
-                    yield ("auth", "keys", index, "services", at), f'there is no service "{service}"'
-
-
-def _repeated(where: tuple[str, ...], key: str, values: Sequence[str], what: str, show: bool = True) -> Problems:
-    for index, value in enumerate(values):
-        if (first := values.index(value)) < index:
-            yield (*where, index, key), f"{what}{f' {value!r}' if show else ''} is already used by number {first + 1}"
+            for at, named in enumerate(key.services or ()):
+                if named not in self.services:
+                    yield ("auth", "keys", index, "services", at), f'there is no service "{named}"'
 
 
 def _url_problem(url: str) -> str | None:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.config import HASH, NAME, PLACEHOLDERS, VARIABLE, Config
+from gateway.config import PLACEHOLDERS, Config
+from gateway.config_section import HASH, NAME, VARIABLE
 
 INTRO = """# Configuration
 
@@ -37,8 +38,10 @@ TEXTS = {
 NOTES = {
     "services": f"""In `argv` and `env` of a launcher these are filled in for each instance:
 {", ".join(f"`{{{word}}}`" for word in PLACEHOLDERS)}, which are its port, its pool's `tp`, the
-service's `model`, its pool's `slots`, `step_tokens` and `clock_mhz`, and the GPUs that are its own, as in `0,1`. A size
-that no pool names in `serves` goes to the last pool, and L must be named by one.
+service's `model`, its pool's `slots`, `step_tokens` and `clock_mhz`, the GPUs that are its own, and the seconds that
+vLLM's `--shutdown-timeout` may have before `stop_timeout_s` is over. GPUs are UUIDs where the launcher names an `agent`
+(and then CUDA_VISIBLE_DEVICES has them without being told), else indices, as in `0,1`. A size that no pool names in
+`serves` goes to the last pool, and L must be named by one.
 """
 }
 Row = tuple[str, str, str, str]  # key, type, default, meaning

@@ -26,8 +26,9 @@ import yaml
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from gateway.config import HASH, NAME, VARIABLE, Config
+from gateway.config import Config
 from gateway.config_docs import Shape
+from gateway.config_section import HASH, NAME, VARIABLE
 
 MAX_BYTES = 256 * 1024
 MAX_DEPTH = 32

@@ -17,6 +17,7 @@ from core.clock import Clock, SystemClock
 from core.errors import BadRequest
 from core.recorder import NullRecorder, Recorder
 from gateway.admin import add_validation_errors, make_admin
+from gateway.agents import known_soon
 from gateway.app import make_app
 from gateway.cold import COLD_ROUTES, VERSION, add_cold_routes, add_error_answers
 from gateway.config import Config
@@ -25,7 +26,7 @@ from gateway.docs_page import add_docs_page
 from gateway.metrics import run_log_counters
 from gateway.protocol import gateway_protocol
 from gateway.run_log import RunLog
-from gateway.wiring import Running, build, end_all_leftovers
+from gateway.wiring import Running, build, take_over
 from pools.connection import authority
 
 ACCEPT_BACKLOG = 2048
@@ -69,8 +70,6 @@ async def run_gateway(config: Config, load: Callable[[], Config], environment: M
     )
     recorder: Recorder = run_log or NullRecorder()
     running = build(config, clock, recorder, environment)
-    for left in end_all_leftovers(running):
-        log.warning("ended an instance that an earlier gateway left behind", instance=left)
     if run_log is not None:
         live = running.metrics.gauges
         rows = run_log
@@ -93,6 +92,13 @@ async def run_gateway(config: Config, load: Callable[[], Config], environment: M
         async with asyncio.TaskGroup() as group:
             serving = group.create_task(server.serve([listener]), name="server")
             tasks = [
+                group.create_task(kept_up(one.run, f"agent {name}", clock)) for name, one in running.agents.items()
+            ]
+            await known_soon(running.agents)
+            for instance_id in await take_over(running):
+                log.warning("took over an instance that an earlier gateway left running", instance=instance_id)
+            tasks += [
+                group.create_task(kept_up(running.cluster.clocks.run, "clocks", clock)),
                 group.create_task(kept_up(running.controller.run, "controller", clock)),
                 group.create_task(kept_up(running.gateway.lag.run, "loop lag", clock)),
                 group.create_task(kept_up(running.ledger.run, "energy ledger", clock)),
@@ -110,6 +116,8 @@ async def run_gateway(config: Config, load: Callable[[], Config], environment: M
         running.ledger.flush(clock.wall_s())
         running.ledger.store.close()
         await running.cluster.close(stop_timeout_s=5.0)
+        for agent in running.agents.values():
+            await agent.close()
         await running.shared.http.aclose()
         if run_log is not None:
             run_log.close()
@@ -126,7 +134,7 @@ def make_server(running: Running, load: Callable[[], Config], environment: Mappi
     cold = FastAPI(title="joulegate admin API", version=VERSION, docs_url=None, redoc_url=None)
     cold.include_router(make_admin(running, load_or_tell, dict(environment)))
     add_error_answers(cold, running.gateway)
-    add_cold_routes(cold, running.gateway, running.registry)
+    add_cold_routes(cold, running.gateway, running.registry, running.agents)
     add_docs_page(cold)
     add_validation_errors(cold)
     return Server(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from math import inf
@@ -22,6 +23,7 @@ from core.clock import Clock
 from core.errors import BadRequest, Conflict
 from core.recorder import Recorder
 from core.service import ServiceSpec
+from gateway.agents import HostAgent, gpus_of
 from gateway.auth import Keyring, RateLimiter
 from gateway.config import Config, to_services
 from gateway.config import Controller as ControllerConfig
@@ -36,10 +38,11 @@ from gateway.tariff import Tariff, make_tariff
 from pools.admission import Admission
 from pools.clocks import EngineClocks
 from pools.cluster import LiveCluster
-from pools.counters import EngineCounters
+from pools.counters import Counters, EngineCounters, GpuCounters
 from pools.fleet import Fleet, FleetLimits
-from pools.knobs import EngineKnobs, Knobs, NoKnobs
-from pools.launcher import GpuBook, Launcher, ProcessLauncher, StaticLauncher, end_leftovers
+from pools.gpu_book import GpuBook
+from pools.knobs import EngineKnobs, KnobRefused, Knobs, NoKnobs
+from pools.launcher import Launcher, ProcessLauncher, StaticLauncher
 from pools.shape import step_tokens
 from predictor.length import RunningLengths
 from predictor.tokens import ExactCount
@@ -66,6 +69,7 @@ class Running:
     events: Events
     ledger: Ledger
     tariff: Tariff
+    agents: Mapping[str, HostAgent]
     generation: int = 1
 
 
@@ -77,11 +81,12 @@ class Mode:
 
 
 class Shared:
-    """What all services of this process draw from: instance ids (pool name and a number) and GPUs."""
+    """What all services of this process draw from: instance ids (pool name and a number), GPUs and agents."""
 
-    def __init__(self) -> None:
+    def __init__(self, agents: Mapping[str, HostAgent]) -> None:
         self._numbers = count(1)
-        self.gpus = GpuBook()
+        self.agents = agents
+        self.gpus = GpuBook()  # where no agent says which there are
         self.http = httpx.AsyncClient(
             trust_env=False, timeout=CONTROL_TIMEOUT_S
         )  # control of instances; answers go another way
@@ -89,10 +94,19 @@ class Shared:
     def new_id(self, pool: str) -> str:
         return f"{pool.replace('/', '-')}-{next(self._numbers)}"
 
+    def skip_ids(self, taken: Iterable[str]) -> None:
+        """Numbers of instances that run already are not given again."""
+        numbers = [int(number) for number in (one.rpartition("-")[2] for one in taken) if number.isdigit()]
+        self._numbers = count(max([next(self._numbers) - 1, *numbers]) + 1)
+
 
 def build(config: Config, clock: Clock, recorder: Recorder, environment: Mapping[str, str]) -> Running:
     """Wires all parts together. Raises ConfigError-like BadRequest when a file that the configuration names is bad."""
-    shared, events = Shared(), Events(recorder)
+    agents = {
+        name: HostAgent(name, one, clock, config.controller.node_gpus, environment)
+        for name, one in config.agents.items()
+    }
+    shared, events = Shared(agents), Events(recorder)
     recorder = events
     services = {s.name: make_service(s, config, clock, recorder, shared, environment) for s in to_services(config)}
     metrics, registry = Metrics(), CollectorRegistry()
@@ -102,7 +116,7 @@ def build(config: Config, clock: Clock, recorder: Recorder, environment: Mapping
         clock,
         probe_interval_s=config.health.interval_s,
         probe_timeout_s=config.health.timeout_s,
-        gpus=config.controller.gpus,
+        gpus=lambda: gpus_of(config.controller.gpus, agents),
     )
     ledger = make_ledger(config, clock, cluster, shared)
     ledger.on_tick = lambda tick: events.send("energy", energy_event(tick))
@@ -113,7 +127,9 @@ def build(config: Config, clock: Clock, recorder: Recorder, environment: Mapping
     mode = Mode(config.controller.mode)
     controller = Controller(
         cluster, clock, recorder, interval_s=config.controller.interval_s,
-        knowledge=lambda: known(gateway, config.controller, mode.name),
+        knowledge=lambda: known(
+            gateway, config.controller, mode.name, gpus_of(config.controller.gpus, agents)
+        ),
     )  # fmt: skip
     metrics.gauges = lambda: live_gauges(gateway, controller)
     return Running(
@@ -131,6 +147,7 @@ def build(config: Config, clock: Clock, recorder: Recorder, environment: Mapping
         events,
         ledger,
         tariff_of(config),
+        agents,
     )
 
 
@@ -138,7 +155,8 @@ def make_ledger(config: Config, clock: Clock, cluster: LiveCluster, shared: Shar
     energy, day_s = config.energy, 86_400.0
     path = None if energy.path is None else Path(energy.path)
     store = LedgerStore(path, keep_s=energy.keep_days * day_s, keep_requests_s=energy.keep_requests_days * day_s)
-    counters = [EngineCounters(shared.http, clock)]
+    counters: list[Counters] = [GpuCounters(agent, agent.uuids_of, clock) for agent in shared.agents.values()]
+    counters.append(EngineCounters(shared.http, clock))
     return Ledger(lambda: list(cluster.all_fleets()), counters, clock, store, energy.interval_s)
 
 
@@ -156,10 +174,10 @@ def energy_event(tick: Tick) -> dict[str, object]:
     return {"t": tick.wall_s, "total_w": total, "watts": watts, "pools": pools, "quality": tick.quality}
 
 
-def known(gateway: Gateway, config: ControllerConfig, mode: str) -> Knowledge:
+def known(gateway: Gateway, config: ControllerConfig, mode: str, gpus: int) -> Knowledge:
     """What the controller decides with, as promises and configuration are now."""
     if config.plan == "configured":
-        return Knowledge(mode=mode, gpus=config.gpus)
+        return Knowledge(mode=mode, gpus=gpus)
     settings = Settings(
         plan_every_s=config.plan_interval_s, eta=config.eta, spare=config.spare,
         power_cap_w=inf if config.power_cap_w is None else config.power_cap_w,
@@ -170,7 +188,7 @@ def known(gateway: Gateway, config: ControllerConfig, mode: str) -> Knowledge:
         if model is not None and service.fleet.launcher.managed:
             steps = {tp: step_tokens(model, tp, max(model.clocks_mhz), spec.slo.tbt_s) for tp in model.points}
             services[name] = ServiceKnowledge(spec, model, steps)
-    return Knowledge(services, settings, config.gpus, config.node_gpus, mode)
+    return Knowledge(services, settings, gpus, config.node_gpus, mode)
 
 
 def make_service(
@@ -180,35 +198,49 @@ def make_service(
         recorder.record({"kind": kind, "t": clock.wall_s(), "service": spec.name, **fields})
 
     admission = Admission(spec, clock, max_queue=config.limits.max_queue, max_wait_s=config.limits.max_wait_s)
-    launcher = make_launcher(spec, environment, shared.gpus)
+    agent = shared.agents.get(spec.launcher.agent)
+    launcher = make_launcher(spec, environment, shared.gpus, agent)
     model = load_engine_model(spec.profile) if spec.profile else None
     limits = FleetLimits(
         config.limits.connect_timeout_s, config.health.fall, config.health.rise,
         config.breaker.failures, config.breaker.backoff_s, config.breaker.backoff_max_s,
     )  # fmt: skip
-    knobs = make_knobs(spec, model, shared.http)
+    knobs = make_knobs(spec, model, shared.http, agent)
     fleet = Fleet(spec, launcher, admission, model, clock, limits, note, shared.new_id, knobs)
     exact = ExactCount(spec.tokenizer) if spec.tokenizer and os.path.exists(spec.tokenizer) else None
     return Service(fleet, admission, RunningLengths(), exact=exact)
 
 
-def make_knobs(spec: ServiceSpec, model: EngineModel | None, http: httpx.AsyncClient) -> Knobs:
+def make_knobs(spec: ServiceSpec, model: EngineModel | None, http: httpx.AsyncClient, agent: HostAgent | None) -> Knobs:
     if spec.launcher.kind == "static":
         return NoKnobs()
+    if agent is not None:
+        return EngineKnobs(http, agent.clocks)
     if spec.launcher.kind != "emulated" or model is None:
         return EngineKnobs(http, None)
     return EngineKnobs(http, EngineClocks(http, max(model.clocks_mhz)))
 
 
-def make_launcher(spec: ServiceSpec, environment: Mapping[str, str], gpus: GpuBook) -> Launcher:
+def make_launcher(
+    spec: ServiceSpec, environment: Mapping[str, str], gpus: GpuBook, agent: HostAgent | None
+) -> Launcher:
     if spec.launcher.kind == "static":
         return StaticLauncher()
-    return ProcessLauncher(spec, environment, gpus)
+    if agent is None:
+        return ProcessLauncher(spec, environment, gpus)
+    return ProcessLauncher(spec, environment, agent.book, emulated_gpus=lambda: agent.state_file)
 
 
-def end_all_leftovers(running: Running) -> list[str]:
-    """Children of an earlier gateway that was killed: ended before new ones start, so that none serves unseen."""
-    return [left for service in running.gateway.services.values() for left in end_leftovers(service.spec)]
+async def take_over(running: Running) -> list[str]:
+    """What an earlier gateway that was killed has left running serves on, before anything new starts. One that was
+    parked is woken, for nobody remembers that it sleeps."""
+    fleets = [service.fleet for service in running.gateway.services.values()]
+    found = [(fleet, one.instance_id) for fleet in fleets for one in fleet.take_over()]
+    running.shared.skip_ids(instance_id for _, instance_id in found)
+    for fleet, instance_id in found:
+        with suppress(KnobRefused):
+            await fleet.knobs.wake(fleet.members[instance_id].instance)
+    return [instance_id for _, instance_id in found]
 
 
 def live_gauges(gateway: Gateway, controller: Controller) -> Iterable[Metric]:
@@ -275,7 +307,7 @@ def _apply_services(running: Running, specs: Mapping[str, ServiceSpec], added: M
 
 
 def _needs_restart(old: Config, new: Config) -> Iterable[str]:
-    for section in ("listen", "run_log", "energy", "controller", "health", "breaker"):
+    for section in ("listen", "agents", "run_log", "energy", "controller", "health", "breaker"):
         if getattr(old, section) != getattr(new, section):
             yield section
     if old.limits.connect_timeout_s != new.limits.connect_timeout_s:  # the pools of connections were made with it

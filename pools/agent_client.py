@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -21,6 +22,26 @@ UNIX = "unix:"
 TIMEOUT_S = 5.0
 RETRY_S = 0.5
 log = structlog.get_logger("joulegate.clocks")
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    uuid: str
+    name: str
+    clocks_mhz: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """`emulation`: how the GPUs are emulated, empty for real ones; `state_file`: where emulated ones live."""
+
+    gpus: tuple[Gpu, ...]
+    emulation: str = ""
+    state_file: str = ""
+
+    @property
+    def uuids(self) -> tuple[str, ...]:
+        return tuple(gpu.uuid for gpu in self.gpus)
 
 
 class AgentClient:
@@ -38,8 +59,10 @@ class AgentClient:
             timeout=TIMEOUT_S,
         )
 
-    async def gpus(self) -> list[dict[str, Any]]:
-        return list((await self._ask("GET", "/v1/gpus"))["gpus"])
+    async def inventory(self) -> Inventory:
+        told = await self._ask("GET", "/v1/gpus")
+        rows = [Gpu(row["uuid"], row["name"], tuple(row["clocks_mhz"])) for row in told["gpus"]]
+        return Inventory(tuple(rows), str(told.get("emulation", "")), str(told.get("state_file", "")))
 
     async def acquire(self, holder: str, uuids: Sequence[str], lease_s: float | None = None) -> dict[str, Any]:
         return await self._ask("POST", "/v1/leases", {"holder": holder, "uuids": list(uuids), "lease_s": lease_s})
@@ -81,13 +104,18 @@ class AgentClient:
 
 class AgentClocks:
     """`Clocks` on one agent. `run` must run for as long as clocks are set. `holder` names this process in logs and in
-    refusals; two processes that hold the same GPUs at once are refused, whatever their names."""
+    refusals; two processes that hold the same GPUs at once are refused, whatever their names. Without `uuids` it holds
+    all GPUs of the agent. `told` hears what there is, each time before a lease is asked for."""
+
+    leased_anew = True  # a clock is as its last user left it, or at its default after a lost lease
 
     def __init__(
-        self, client: AgentClient, clock: Clock, holder: str, uuids: Sequence[str], lease_s: float | None = None
-    ) -> None:
+        self, client: AgentClient, clock: Clock, holder: str, uuids: Sequence[str] = (), lease_s: float | None = None,
+        told: Callable[[Inventory], None] = lambda inventory: None,
+    ) -> None:  # fmt: skip
         self.epoch: int | None = None
         self.leased = asyncio.Event()
+        self._told = told
         self._client = client
         self._clock = clock
         self._holder = holder
@@ -126,6 +154,15 @@ class AgentClocks:
         clock_mhz = min(row["clock_mhz"] for row in rows)
         return GroupReading(told["at_s"], sum(row["energy_j"] for row in rows), sum(watts), clock_mhz)
 
+    @property
+    def why_off(self) -> str | None:
+        """Why no clock can be set at all; None while the lease is held."""
+        return None if self.epoch is not None else self._why
+
+    def refused(self) -> dict[str, str]:
+        """GPUs whose knob is off, with the agent's code."""
+        return dict(self._off)
+
     def off(self, group: GpuGroup) -> str | None:
         if self.epoch is None:
             return self._why
@@ -144,8 +181,11 @@ class AgentClocks:
     async def _renew(self) -> None:
         asked_s = self._clock.now_s()
         if self.epoch is None:
-            lease = await self._client.acquire(self._holder, self._uuids, self._lease_s)
-            log.info("clocks leased", agent=self._client.address, epoch=lease["epoch"], gpus=len(self._uuids))
+            inventory = await self._client.inventory()
+            self._told(inventory)
+            uuids = self._uuids or inventory.uuids
+            lease = await self._client.acquire(self._holder, uuids, self._lease_s)
+            log.info("clocks leased", agent=self._client.address, epoch=lease["epoch"], gpus=len(uuids))
         else:
             lease = await self._client.renew(self.epoch)
         self.epoch, self._renew_s = int(lease["epoch"]), float(lease["renew_s"])

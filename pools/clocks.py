@@ -51,6 +51,12 @@ class GroupReading:
 
 
 class Clocks(Protocol):
+    """`leased_anew`: what is set belongs to a lease, and an instance starts at whatever clock its GPUs have; else it
+    starts at the clock that its command line names. `epoch`: of the lease; what was set under another is undone."""
+
+    leased_anew: bool
+    epoch: int | None
+
     async def set_clock(self, group: GpuGroup, mhz: int) -> ClockSet:
         """Idempotent; writes only on change. ClockRefused."""
         ...
@@ -71,7 +77,10 @@ class Clocks(Protocol):
 class EngineClocks:
     """The emulated engine's admin endpoint, for engines without emulated GPUs. `default_mhz` is what a reset sets."""
 
+    leased_anew = False
+
     def __init__(self, http: httpx.AsyncClient, default_mhz: int) -> None:
+        self.epoch: int | None = 0
         self._http = http
         self._default_mhz = default_mhz
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import httpx
 
@@ -30,21 +30,25 @@ from core.instances import (
     Stop,
     Wake,
 )  # fmt: skip
+from pools.clock_keeper import ClockKeeper
 from pools.fleet import Fleet
 
 
 class LiveCluster:
-    """Owns the fleets by service name, those that retire, and the prober tasks.
+    """Owns the fleets by service name, those that retire, the prober tasks and the keeper of clocks. `gpus`: how many
+    instances may use; 0: nobody counts them.
 
     A service may be removed and come back before its instances have drained: then two fleets bear its name for a
     while, the one in `fleets` and one in `retiring`."""
 
     def __init__(
-        self, fleets: Iterable[Fleet], clock: Clock, *, probe_interval_s: float, probe_timeout_s: float, gpus: int = 0
-    ) -> None:
+        self, fleets: Iterable[Fleet], clock: Clock, *, probe_interval_s: float, probe_timeout_s: float,
+        gpus: Callable[[], int] = int,
+    ) -> None:  # fmt: skip
         self.fleets = {fleet.spec.name: fleet for fleet in fleets}
         self.retiring: list[Fleet] = []
         self.changed = asyncio.Event()
+        self.clocks = ClockKeeper(self.all_fleets, clock)
         self._clock = clock
         self._gpus = gpus
         self._interval_s = probe_interval_s
@@ -76,7 +80,7 @@ class LiveCluster:
         services = tuple(SeenService(f.spec.name, f.counts.seen(), *f.watts()) for f in self.fleets.values())
         used = sum(i.tp for i in instances if not i.adopted)
         return Seen(
-            self._clock.now_s(), tuple(pools), tuple(instances), services, SeenGpus(self._gpus, used, 0),
+            self._clock.now_s(), tuple(pools), tuple(instances), services, SeenGpus(self._gpus(), used, 0),
             self._clock.wall_s(),
         )  # fmt: skip
 
@@ -86,6 +90,7 @@ class LiveCluster:
             fleet = self.fleets.get(action.service)
             if fleet is not None and isinstance(action, Start):
                 fleet.start(action.pool, action.reason, action.shape)
+                self.clocks.wake.set()
             elif fleet is not None and isinstance(action, Steer):
                 fleet.admission.router.steer(action)
                 fleet.admission.pump()
@@ -105,7 +110,8 @@ class LiveCluster:
             case Forget():
                 fleet.forget(action.instance_id)
             case SetClock():
-                await fleet.set_clock(action.instance_id, action.clock_mhz)
+                fleet.want_clock(action.instance_id, action.clock_mhz)
+                self.clocks.wake.set()
             case Park():
                 await fleet.park(action.instance_id, action.reason)
             case Wake():

@@ -16,7 +16,7 @@ from pools.breaker import Breaker
 from pools.connection import Wires
 from pools.instance import Instance
 from pools.knobs import KnobRefused, Knobs, NoKnobs
-from pools.launcher import Launcher, Place, place_of
+from pools.launcher import Found, Launcher, Place, place_of
 from pools.load_counts import LoadCounts
 from pools.shape import shaped
 from profiles.engine_model import EngineModel
@@ -47,7 +47,10 @@ class Member:
     resumable: bool = False
     configured: bool = False  # its URL stands in the configuration
     unlisted: bool = False  # it drains because its URL has left the configuration
-    knob_refused: str = ""  # why its clock is written no more
+    wanted_mhz: int = 0  # the clock it is to run at; 0: its GPUs' default
+    set_mhz: int | None = None  # the clock that was written and confirmed; None: nobody has, or it was undone
+    epoch: int | None = None  # the lease under which it was
+    knob_refused: str = ""  # why its clock cannot be written now
 
 
 class Fleet:
@@ -107,6 +110,19 @@ class Fleet:
             return instance_id
         return self._add(instance_id, place, pool, adopted=False)
 
+    def take_over(self) -> list[Found]:
+        """Instances that an earlier gateway left running are ours again: READY as soon as they answer. A clock that it
+        set is not known any more; it is written anew."""
+        found, ended = self.launcher.take_over()
+        for instance_id in ended:
+            self._event("leftover_ended", {"instance": instance_id})
+        for one in found:
+            self._add(one.instance_id, one.place, one.pool, adopted=False)
+            self.members[one.instance_id].set_mhz = None
+            self.members[one.instance_id].instance.reason = "left by an earlier gateway, taken over"
+            self._event("instance_taken_over", {"instance": one.instance_id, "pool": one.pool.name})
+        return found
+
     def drain(self, instance_id: str, reason: str, *, resumable: bool = False, move: bool = False) -> None:
         """No new requests; what runs there finishes, or with `move` goes on elsewhere where it can. `resumable` keeps
         it running afterwards."""
@@ -135,22 +151,20 @@ class Fleet:
         if member is not None and not member.resumable:
             self._resume(member, reason)
 
-    async def set_clock(self, instance_id: str, clock_mhz: int) -> None:
-        """The books follow what was really set. A refusal turns this instance's knob off, and serving goes on."""
+    def want_clock(self, instance_id: str, clock_mhz: int) -> None:
+        """The clock keeper writes it; until then nobody counts on a faster one."""
         member = self.members.get(instance_id)
-        if member is None or member.knob_refused or member.instance.clock_mhz == clock_mhz:
-            return
-        before_mhz = member.instance.clock_mhz
-        member.instance.clock_mhz = min(before_mhz, clock_mhz)  # until it is known, nobody counts on the faster one
-        try:
-            await self.knobs.set_clock(member.instance, clock_mhz)
-        except KnobRefused as refused:
-            member.instance.clock_mhz = before_mhz
-            member.knob_refused = str(refused)
-            self._event("clock_refused", {"instance": instance_id, "clock_mhz": clock_mhz, "reason": str(refused)})
-            return
-        member.instance.clock_mhz = clock_mhz
-        self.admission.pump()
+        if member is not None:
+            member.wanted_mhz = clock_mhz
+            member.instance.clock_mhz = min(member.instance.clock_mhz, clock_mhz)
+
+    def clock_refused(self, member: Member, why: str) -> None:
+        """Empty: it could be written. Serving goes on either way."""
+        if member.knob_refused != why and (why or member.knob_refused):
+            self._event("clock_refused" if why else "clock_obeys", {
+                "instance": member.instance.id, "clock_mhz": member.wanted_mhz, "reason": why,
+            })  # fmt: skip
+        member.knob_refused = why
 
     async def park(self, instance_id: str, reason: str) -> None:
         """It takes no request from now on; where sleep is refused it stays as it was."""
@@ -310,10 +324,23 @@ class Fleet:
         breaker = Breaker(limits.breaker_failures, limits.breaker_backoff_s, limits.breaker_backoff_max_s)
         now_s = self._clock.now_s()
         instance = Instance(
-            instance_id, place.host, place.port, pool, breaker, self.model, now_s=now_s, adopted=adopted
+            instance_id,
+            place.host,
+            place.port,
+            pool,
+            breaker,
+            self.model,
+            now_s=now_s,
+            adopted=adopted,
+            gpus=place.gpus,
         )
         wires = Wires(place.host, place.port, limits.connect_timeout_s)
-        self.members[instance_id] = Member(instance, wires)
+        member = Member(instance, wires, wanted_mhz=pool.clock_mhz)
+        if self.knobs.leased and not adopted:
+            instance.clock_mhz = instance.default_mhz
+        else:
+            member.set_mhz = pool.clock_mhz
+        self.members[instance_id] = member
         self.admission.router.instances[instance_id] = instance
         return instance_id
 

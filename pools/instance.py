@@ -74,8 +74,10 @@ class Instance:
         *,
         now_s: float,
         adopted: bool = False,
+        gpus: tuple[str, ...] = (),
     ) -> None:
         self.id = instance_id
+        self.gpus = gpus  # UUIDs, where they are known
         self.host = host
         self.port = port
         self.breaker = breaker
@@ -98,11 +100,16 @@ class Instance:
     def url(self) -> str:
         return f"http://{authority(self.host, self.port)}"
 
+    @property
+    def default_mhz(self) -> int:
+        """The clock that GPUs run up to while nobody holds them lower; 0: not known."""
+        return max(self.model.clocks_mhz) if self.model else 0
+
     def take(self, pool: PoolSpec) -> None:
         """What the configuration says of every instance of its pool."""
         self.pool = pool.name
         self.tp = pool.tp
-        self.clock_mhz = pool.clock_mhz or (max(self.model.clocks_mhz) if self.model else 0)  # 0: not locked, runs up
+        self.clock_mhz = pool.clock_mhz or self.default_mhz
         self.limits = pool.limits
         self.step_tokens = pool.limits.tokens_per_step
 

@@ -1,5 +1,5 @@
-"""What can be turned on an instance while it runs: its clock, and sleep. Owns what a refusal comes to; what to do, and
-when, is the controller's. A knob that refuses is told as KnobRefused and turned no more on that instance."""
+"""What can be turned on an instance while it runs: its clock, and sleep. Owns what a refusal comes to; what to do is
+the controller's, and when a clock is written is pools/clock_keeper.py's."""
 
 from __future__ import annotations
 
@@ -16,11 +16,21 @@ class KnobRefused(Exception):
 
 
 class Knobs(Protocol):
-    """`clock` says whether there is a clock to turn at all."""
+    """`clock` says whether there is a clock to turn at all; `leased` and `epoch` are as in `Clocks`."""
 
     clock: bool
+    leased: bool
 
-    async def set_clock(self, instance: Instance, clock_mhz: int) -> None: ...
+    @property
+    def epoch(self) -> int | None: ...
+
+    def off(self, instance: Instance) -> str | None:
+        """Why its clock cannot be turned now, as a code; then it runs at its default. None while it can."""
+        ...
+
+    async def set_clock(self, instance: Instance, clock_mhz: int) -> None:
+        """0: its default."""
+        ...
 
     async def sleep(self, instance: Instance) -> None: ...
 
@@ -31,6 +41,11 @@ class NoKnobs:
     """Instances that somebody else runs."""
 
     clock = False
+    leased = False
+    epoch = None
+
+    def off(self, instance: Instance) -> str | None:
+        return "not_ours"
 
     async def set_clock(self, instance: Instance, clock_mhz: int) -> None:
         raise KnobRefused("its clock is not ours")
@@ -48,14 +63,25 @@ class EngineKnobs:
 
     def __init__(self, http: httpx.AsyncClient, clocks: Clocks | None) -> None:
         self.clock = clocks is not None
+        self.leased = clocks is not None and clocks.leased_anew
         self._http = http
         self._clocks = clocks
+
+    @property
+    def epoch(self) -> int | None:
+        return None if self._clocks is None else self._clocks.epoch
+
+    def off(self, instance: Instance) -> str | None:
+        return "no_agent" if self._clocks is None else self._clocks.off(_group(instance))
 
     async def set_clock(self, instance: Instance, clock_mhz: int) -> None:
         if self._clocks is None:
             raise KnobRefused("no node agent sets the clocks of this service")
         try:
-            await self._clocks.set_clock(GpuGroup((), instance.url), clock_mhz)
+            if clock_mhz:
+                await self._clocks.set_clock(_group(instance), clock_mhz)
+            else:
+                await self._clocks.reset(_group(instance))
         except ClockRefused as refused:
             raise KnobRefused(f"{refused.code}: {refused}") from None
 
@@ -72,3 +98,7 @@ class EngineKnobs:
             raise KnobRefused(f"{type(error).__name__}: {error}") from None
         if answer.status_code >= 300:
             raise KnobRefused(f"it answered {answer.status_code}")
+
+
+def _group(instance: Instance) -> GpuGroup:
+    return GpuGroup(instance.gpus, instance.url)

@@ -1,54 +1,51 @@
 """How instances come to be. `start` returns at once, `alive` is the truth, everything may be called twice.
 
 `StaticLauncher` knows servers that somebody else runs; `ProcessLauncher` runs vLLM (or the emulated engine) as child
-processes on this host, each in a session of its own, and ends whole sessions so that no worker outlives its server."""
+processes on this host, ends whole sessions so that no worker outlives its server, and finds what an earlier gateway
+that was killed has left running."""
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
+import hashlib
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
-from core.service import PoolSpec, ServiceSpec
+from core.service import InstanceLimits, PoolSpec, ServiceSpec
+from pools.children import Child, kill_session, orphans
+from pools.children import start as start_child
+from pools.gpu_book import GpuBook
 
 EMULATED_ARGV = (
     "{python}", "-m", "simulator.serve", "--port", "{port}", "--profile", "{profile}", "--tp", "{tp}",
     "--clock-mhz", "{clock_mhz}", "--max-num-seqs", "{slots}", "--served-model-name", "{model}",
     "--max-model-len", "{context_tokens}", "--runner", "{runner}", "--max-num-batched-tokens", "{step_tokens}",
+    "--shutdown-timeout", "{stop_s}",
 )  # fmt: skip
-REAP_S = 0.5  # a killed process is gone at once, unless its kernel call hangs, as in a driver that is stuck
-MARK = "JOULEGATE_INSTANCE"  # in the environment of every child: how a later start recognises what an earlier one left
+ON_GPUS = ("--nvml-state", "{nvml_state}", "--gpus", "{gpus}")
+DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
+    """`gpus`: UUIDs, where they are known."""
+
     host: str
     port: int
+    gpus: tuple[str, ...] = ()
 
 
-class GpuBook:
-    """Which GPU indices of this host each instance has. One per process, shared by all launchers."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """An instance that an earlier gateway started and that still runs as this one would start it."""
 
-    def __init__(self) -> None:
-        self._held: dict[str, tuple[int, ...]] = {}
-
-    def take(self, holder: str, number: int) -> tuple[int, ...]:
-        """The lowest free run of `number` neighbours that starts at a multiple of it: such a group shares its links."""
-        taken = {gpu for held in self._held.values() for gpu in held}
-        start = next(s for s in range(0, 1 << 20, number) if not taken & set(range(s, s + number)))
-        self._held[holder] = tuple(range(start, start + number))
-        return self._held[holder]
-
-    def give_back(self, holder: str) -> None:
-        self._held.pop(holder, None)
+    instance_id: str
+    pool: PoolSpec
+    place: Place
 
 
 class Launcher(Protocol):
@@ -61,6 +58,10 @@ class Launcher(Protocol):
     def alive(self, instance_id: str) -> bool: ...
 
     def stop(self, instance_id: str, *, force: bool) -> None: ...
+
+    def take_over(self) -> tuple[list[Found], list[str]]:
+        """What an earlier gateway left: instances that are ours from now on, and ids of those that were ended."""
+        ...
 
 
 class StaticLauncher:
@@ -77,10 +78,13 @@ class StaticLauncher:
     def stop(self, instance_id: str, *, force: bool) -> None:
         return
 
+    def take_over(self) -> tuple[list[Found], list[str]]:
+        return [], []
+
 
 class ProcessLauncher:
-    """Children of this process. Owns their Popen objects and nothing else does. `_undead` are killed children that
-    have not ended yet: they keep their GPUs until they have."""
+    """Sessions on this host. `_undead` are killed children that have not ended yet: they keep their GPUs until they
+    have. `emulated_gpus`: the file of the emulated GPUs that emulated engines run on; empty: they need none."""
 
     managed = True
 
@@ -89,44 +93,44 @@ class ProcessLauncher:
         service: ServiceSpec,
         environment: Mapping[str, str],
         gpus: GpuBook,
-        kill: Callable[[int], None] | None = None,
+        kill: Callable[[int], None] = kill_session,
+        emulated_gpus: Callable[[], str] = str,
     ) -> None:
-        self._kill = kill or _kill_session
-        self._undead: dict[str, subprocess.Popen[bytes]] = {}
+        self._kill = kill
+        self._undead: dict[str, Child] = {}
         self._service = service
         self._gpus = gpus
+        self._emulated_gpus = emulated_gpus
         self._environment = dict(environment)
-        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._children: dict[str, Child] = {}
 
     def start(self, instance_id: str, pool: PoolSpec) -> Place:
+        """OSError where it cannot be started: no such program, or no GPUs for it."""
         self._reap()
-        place = Place("127.0.0.1", _free_port())
         spec = self._service.launcher
-        argv = EMULATED_ARGV if spec.kind == "emulated" else spec.argv
-        values = self._values(place, pool)
-        if any("{gpus}" in word for word in (*argv, *spec.env.values())):
-            values["gpus"] = ",".join(str(gpu) for gpu in self._gpus.take(instance_id, pool.tp))
-        environment = (
-            self._environment
-            | {k: _fill(v, values) for k, v in spec.env.items()}
-            | {MARK: f"{self._service.name}/{instance_id}"}
+        argv = (
+            spec.argv if spec.kind == "process" else EMULATED_ARGV + (ON_GPUS if self._gpus.islands is not None else ())
         )
-        log = Path(spec.log_dir) / f"{instance_id}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as output:
-            self._children[instance_id] = subprocess.Popen(
-                [_fill(word, values) for word in argv],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        extra = dict(spec.env)
+        if spec.kind == "process" and self._gpus.islands is not None:
+            extra.setdefault(DEVICES, "{gpus}")
+        gpus: tuple[str, ...] = ()
+        if any("{gpus}" in word for word in (*argv, *extra.values())):
+            gpus = self._gpus.take(instance_id, pool.tp)
+        place = Place("127.0.0.1", _free_port(), gpus)
+        values = self._values(place, pool)
+        self._children[instance_id] = start_child(
+            f"{self._service.name}/{instance_id}",
+            [_fill(word, values) for word in argv],
+            self._environment | {k: _fill(v, values) for k, v in extra.items()},
+            _about(pool, place, self._print()),
+            Path(spec.log_dir) / f"{instance_id}.log",
+        )
         return place
 
     def alive(self, instance_id: str) -> bool:
         child = self._children.get(instance_id) or self._undead.get(instance_id)
-        return child is not None and child.poll() is None
+        return child is not None and child.alive()
 
     def stop(self, instance_id: str, *, force: bool) -> None:
         """SIGTERM to the server, or SIGKILL to its whole session. A server that has gone takes its session along."""
@@ -136,20 +140,53 @@ class ProcessLauncher:
             if instance_id not in self._undead:
                 self._gpus.give_back(instance_id)  # a start that failed had taken them
             return
-        if not force and child.poll() is None:
+        if not force and child.alive():
             child.terminate()
             return
-        self._kill(child.pid)
+        child.kill(self._kill)
         self._undead[instance_id] = self._children.pop(instance_id)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(REAP_S)
+        child.reap()
         self._reap()
+
+    def take_over(self) -> tuple[list[Found], list[str]]:
+        """Instances of another make (argv, model, pool gone) are ended, and so are those that share a GPU."""
+        found, ended = [], []
+        for orphan in orphans(f"{self._service.name}/"):
+            instance_id = orphan.name.rpartition("/")[2]
+            one = self._found(instance_id, orphan.about)
+            if one is None or instance_id in self._children:
+                orphan.child.kill(self._kill)
+                orphan.child.reap()
+                ended.append(instance_id)
+                continue
+            self._children[instance_id] = orphan.child
+            if one.place.gpus:
+                self._gpus.hold(instance_id, one.place.gpus)
+            found.append(one)
+        return found, ended
+
+    def _found(self, instance_id: str, about: Mapping[str, Any]) -> Found | None:
+        pool = next((pool for pool in self._service.pools if pool.name == about.get("pool")), None)
+        if pool is None or about.get("print") != self._print():
+            return None
+        limits = InstanceLimits(about["slots"], about["kv_tokens"], about["step_tokens"])
+        place = Place("127.0.0.1", about["port"], tuple(about["gpus"]))
+        others = {gpu for held in self._gpus.held.values() for gpu in held}
+        if others.intersection(place.gpus) or (not place.gpus and self._gpus.islands is not None):
+            return None
+        return Found(instance_id, replace(pool, tp=about["tp"], clock_mhz=about["clock_mhz"], limits=limits), place)
 
     def _reap(self) -> None:
         for instance_id, child in list(self._undead.items()):
-            if child.poll() is not None:
+            if not child.alive():
                 del self._undead[instance_id]
                 self._gpus.give_back(instance_id)
+
+    def _print(self) -> str:
+        """What all instances of this service have in common: one that runs with another one is not of this make."""
+        service, spec = self._service, self._service.launcher
+        same = (spec.kind, spec.argv, sorted(spec.env.items()), service.model, service.profile, service.context_tokens)
+        return hashlib.sha256(repr((*same, service.embeddings, self._emulated_gpus())).encode()).hexdigest()[:16]
 
     def _values(self, place: Place, pool: PoolSpec) -> dict[str, str]:
         service = self._service
@@ -166,7 +203,18 @@ class ProcessLauncher:
             "slots": str(pool.limits.slots),
             "step_tokens": str(pool.limits.tokens_per_step),
             "pool": pool.name,
+            "gpus": ",".join(place.gpus),
+            "nvml_state": self._emulated_gpus(),
+            "stop_s": str(max(0, int(service.launcher.stop_timeout_s) - 1)),
         }
+
+
+def _about(pool: PoolSpec, place: Place, same: str) -> dict[str, Any]:
+    limits = pool.limits
+    return {
+        "pool": pool.name, "tp": pool.tp, "clock_mhz": pool.clock_mhz, "slots": limits.slots, "port": place.port,
+        "kv_tokens": limits.kv_tokens, "step_tokens": limits.step_tokens, "gpus": place.gpus, "print": same,
+    }  # fmt: skip
 
 
 def _fill(word: str, values: Mapping[str, str]) -> str:
@@ -180,44 +228,6 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def _kill_session(session_id: int) -> None:
-    """A session is more than a process group: engine workers may have moved to a group of their own."""
-    for pid in _processes():
-        try:
-            if os.getsid(pid) == session_id:
-                os.kill(pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            continue
-
-
-def _processes() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-
-
-def end_leftovers(service: ServiceSpec) -> list[str]:
-    """Ends children that an earlier gateway of this service left behind when it was killed; returns their ids.
-
-    Only orphans count: a child whose parent still lives belongs to another running gateway."""
-    prefix = f"{MARK}={service.name}/".encode()
-    ended = []
-    for pid in _processes():
-        try:
-            if os.getsid(pid) != pid or _parent(pid) not in (0, 1):
-                continue
-            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except (OSError, ValueError):
-            continue
-        mark = next((entry for entry in environment if entry.startswith(prefix)), None)
-        if mark is not None:
-            _kill_session(pid)
-            ended.append(mark.decode().partition("=")[2])
-    return ended
-
-
-def _parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def place_of(url: str) -> Place:

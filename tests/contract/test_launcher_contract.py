@@ -12,7 +12,9 @@ import httpx
 import pytest
 
 from core.service import Edges, InstanceLimits, LauncherSpec, PoolSpec, ServiceSpec, Slo
-from pools.launcher import MARK, GpuBook, Launcher, Place, ProcessLauncher, StaticLauncher, end_leftovers, place_of
+from pools.children import MARK
+from pools.gpu_book import GpuBook
+from pools.launcher import Launcher, Place, ProcessLauncher, StaticLauncher, place_of
 from tests.fakes import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,16 +51,20 @@ def session(leader: int) -> list[int]:
 
 
 def leader_of(instance_id: str, service: str = "contract") -> int:
-    """The session leader of a child, found by the mark in its environment."""
-    mark = f"{MARK}={service}/{instance_id}".encode()
+    """The session leader of a child, found by the mark in its environment, which is there a moment after its start."""
+    found: list[int] = []
+    assert until(lambda: found.extend(leaders(f"{MARK}={service}/{instance_id}".encode())) or found), instance_id
+    return found[0]
+
+
+def leaders(mark: bytes) -> Iterator[int]:
     for entry in Path("/proc").iterdir():
         try:
             pid = int(entry.name)
             if os.getsid(pid) == pid and mark in (entry / "environ").read_bytes().split(b"\0"):
-                return pid
+                yield pid
         except (OSError, ValueError):
             continue
-    raise AssertionError(f"no process of {instance_id}")
 
 
 @pytest.fixture
@@ -146,7 +152,7 @@ def test_a_missing_program_is_an_os_error_and_leaves_nothing(tmp_path: Path) -> 
         missing.start("a-1", POOL)
     assert not missing.alive("a-1")
     missing.stop("a-1", force=True)
-    assert gpus.take("b-1", 2) == (0, 1), "the GPUs of a failed start are free again"
+    assert gpus.take("b-1", 2) == ("0", "1"), "the GPUs of a failed start are free again"
 
 
 def test_words_and_environment_are_filled_in(processes: ProcessLauncher, tmp_path: Path) -> None:
@@ -164,9 +170,9 @@ def test_gpus_come_back_when_an_instance_ends(tmp_path: Path) -> None:
     try:
         launcher.start("a-1", POOL)
         launcher.start("b-1", POOL)
-        assert gpus.take("seen", 2) == (4, 5)
+        assert gpus.take("seen", 2) == ("4", "5")
         launcher.stop("a-1", force=True)
-        assert gpus.take("next", 2) == (0, 1)
+        assert gpus.take("next", 2) == ("0", "1")
     finally:
         launcher.stop("a-1", force=True)
         launcher.stop("b-1", force=True)
@@ -182,11 +188,11 @@ def test_a_child_that_cannot_be_killed_holds_its_gpus_and_nobody_up(tmp_path: Pa
     launcher.stop("a-1", force=True)
     launcher.stop("a-1", force=True)
     assert launcher.alive("a-1")
-    assert gpus.take("b-1", 2) == (2, 3)
+    assert gpus.take("b-1", 2) == ("2", "3")
     os.kill(stuck[0], signal.SIGKILL)
     assert until(lambda: not launcher.alive("a-1"))
     launcher.stop("a-1", force=True)
-    assert gpus.take("c-1", 2) == (0, 1)
+    assert gpus.take("c-1", 2) == ("0", "1")
 
 
 def test_place_of_a_url() -> None:
@@ -197,15 +203,19 @@ def test_place_of_a_url() -> None:
 
 # --- what an earlier gateway left behind
 
+WORKER = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); time.sleep(600)"
 STARTER = """
 import os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from tests.contract.test_launcher_contract import POOL, spec
-from pools.launcher import GpuBook, ProcessLauncher
+from pools.gpu_book import GpuBook
+from pools.launcher import ProcessLauncher
 folder, name = Path(sys.argv[2]), sys.argv[3]
 argv = (sys.executable, "-c", "import time; time.sleep(600)", "{port}")
-ProcessLauncher(spec(folder, *argv, name=name), os.environ, GpuBook()).start("a-1", POOL)
+launcher = ProcessLauncher(spec(folder, *argv, name=name), os.environ, GpuBook())
+for instance_id in sys.argv[4:]:
+    launcher.start(instance_id, POOL)
 print("started", flush=True)
 sys.stdin.read()
 """
@@ -213,28 +223,69 @@ sys.stdin.read()
 
 @pytest.fixture
 def parent(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process with one child, as a gateway has. Ends both."""
-    argv = [sys.executable, "-c", STARTER, str(ROOT), str(tmp_path), tmp_path.name]
+    """A process with two children, as a gateway has. Ends all."""
+    ids = ("a-1", "b-2")
+    argv = [sys.executable, "-c", STARTER, str(ROOT), str(tmp_path), tmp_path.name, *ids]
     made = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert made.stdout is not None and made.stdout.readline() == "started\n"
-    child = leader_of("a-1", tmp_path.name)
+    children = [leader_of(instance_id, tmp_path.name) for instance_id in ids]
     yield made
     made.kill()
     made.wait()
     made.stdout.close()
-    for pid in session(child):
-        os.kill(pid, signal.SIGKILL)
+    for child in children:
+        for pid in session(child):
+            os.kill(pid, signal.SIGKILL)
 
 
-def test_leftovers_are_orphans_of_this_service_only(parent: subprocess.Popen[str], tmp_path: Path) -> None:
-    mine = spec(tmp_path, "x", "{port}", name=tmp_path.name)
+def taking_over(folder: Path, name: str, *argv: str) -> ProcessLauncher:
+    argv = argv or (sys.executable, "-c", "import time; time.sleep(600)", "{port}")
+    return ProcessLauncher(spec(folder, *argv, name=name), os.environ, GpuBook())
+
+
+def test_only_orphans_of_this_service_are_taken_over(parent: subprocess.Popen[str], tmp_path: Path) -> None:
+    mine = taking_over(tmp_path, tmp_path.name)
     child = leader_of("a-1", tmp_path.name)
-    assert end_leftovers(mine) == [], "its parent lives"
-    assert session(child) == [child]
+    assert mine.take_over() == ([], []), "its gateway lives"
     parent.kill()
     parent.wait()
-    assert end_leftovers(spec(tmp_path, "x", "{port}", name="other")) == []
+    assert taking_over(tmp_path, "other").take_over() == ([], [])
     assert session(child) == [child]
-    assert until(lambda: end_leftovers(mine) == [f"{tmp_path.name}/a-1"], 3)
+    found, ended = mine.take_over()
+    assert ([(one.instance_id, one.pool) for one in found], ended) == ([("a-1", POOL), ("b-2", POOL)], [])
+    assert len({one.place.port for one in found}) == 2 and mine.alive("a-1") and mine.alive("b-2")
+    assert mine.take_over() == ([], []), "they are ours now"
+    assert taking_over(tmp_path, tmp_path.name).take_over() == ([], []), "and nobody else's"
+    mine.stop("a-1", force=False)
+    assert until(lambda: not mine.alive("a-1"))
+    for instance_id in ("a-1", "b-2"):
+        mine.stop(instance_id, force=True)
+    assert not session(child)
+
+
+def test_an_orphan_of_another_make_is_ended(parent: subprocess.Popen[str], tmp_path: Path) -> None:
+    child = leader_of("a-1", tmp_path.name)
+    parent.kill()
+    parent.wait()
+    _, ended = taking_over(tmp_path, tmp_path.name, "another-engine", "{port}").take_over()
+    assert ended == ["a-1", "b-2"]
     assert until(lambda: not session(child))
-    assert end_leftovers(mine) == []
+
+
+def test_workers_whose_server_is_gone_are_ended(tmp_path: Path) -> None:
+    """As EngineCore is left when an API server and then the gateway are killed: nobody can reach it."""
+    made = subprocess.Popen(
+        [sys.executable, "-c", STARTER.replace("import time; time.sleep(600)", WORKER), str(ROOT), str(tmp_path),
+         tmp_path.name, "a-1"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert made.stdout is not None and made.stdout.readline() == "started\n"
+    leader = leader_of("a-1", tmp_path.name)
+    assert until(lambda: len(session(leader)) == 2)
+    os.kill(leader, signal.SIGKILL)
+    made.kill()
+    made.wait()
+    made.stdout.close()
+    assert len(session(leader)) == 1, "the worker outlives both"
+    assert taking_over(tmp_path, tmp_path.name).take_over() == ([], [])
+    assert until(lambda: not session(leader))

@@ -5,6 +5,8 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from shutil import which
+from tempfile import TemporaryDirectory
 
 import anthropic
 import httpx
@@ -28,13 +30,17 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     logs = f"services.{MODEL}.launcher.log_dir={folder}"
     ledger = f"energy.path={folder / 'energy.sqlite'}"
     still = "controller.plan=configured"  # what a plan changes meanwhile is tests/e2e/test_energy_plan.py's
-    made = Gateway(config, "--port", "0", "--set", run_log, "--set", logs, "--set", ledger, "--set", still)
-    try:
-        assert until(lambda: made.logged("ready"), 60), made.log()
-        yield made
-        assert not made.faults()
-    finally:
-        made.kill_all()
+    with TemporaryDirectory(prefix="jg-") as short:  # the path of a socket has to be
+        agent = f"agents.node-1.folder={short}"
+        made = Gateway(
+            config, "--port", "0", "--set", run_log, "--set", logs, "--set", ledger, "--set", still, "--set", agent
+        )
+        try:
+            assert until(lambda: made.logged("ready"), 60), made.log()
+            yield made
+            assert not made.faults()
+        finally:
+            made.kill_all()
 
 
 @pytest.fixture
@@ -85,6 +91,16 @@ def test_messages(claude: anthropic.Anthropic) -> None:
     with claude.messages.stream(model=MODEL, messages=MESSAGES, max_tokens=10) as stream:
         assert "".join(stream.text_stream)
     assert claude.messages.count_tokens(model=MODEL, messages=MESSAGES).input_tokens > 0
+
+
+def test_the_engines_run_on_the_agents_gpus(gateway: Gateway) -> None:
+    """Whole chain: gateway, agent, NVML's stand-in where there is a C compiler, engines."""
+    agent = gateway.http.get(f"{gateway.url}/readiness").json()["agents"]["node-1"]
+    assert agent["ready"] and agent["gpus"] == 16
+    assert ("stand-in" if which("cc") else "own process") in agent["emulated"]
+    for url, instance in gateway.instances().items():
+        engine = httpx.get(f"{url}/emulated/state").json()
+        assert engine["gpus"] == instance["gpus"] and len(engine["gpus"]) == instance["tp"]
 
 
 def test_models_tokenize_and_no_embeddings(client: openai.OpenAI, gateway: Gateway) -> None:
@@ -143,7 +159,7 @@ def test_a_killed_instance_is_replaced_and_nobody_notices(gateway: Gateway, clie
 def test_sigterm_drains_and_leaves_no_process(gateway: Gateway) -> None:
     """The last test of this module: it ends the gateway."""
     children = gateway.children()
-    assert len(children) == 3
+    assert len(children) == 4, "three engines and the agent on whose emulated GPUs they run"
     begun, said = threading.Event(), []
 
     def listen() -> None:

@@ -235,7 +235,7 @@ def test_the_clocks_of_an_agent(agent: Agent) -> None:
 def test_an_agent_that_is_not_there_is_said(tmp_path: Path) -> None:
     async def story() -> None:
         with pytest.raises(ClockRefused) as refused:
-            await AgentClient(f"unix:{tmp_path}/none.sock").gpus()
+            await AgentClient(f"unix:{tmp_path}/none.sock").inventory()
         assert refused.value.code == "agent_unreachable"
 
     asyncio.run(story())
@@ -339,7 +339,7 @@ def test_over_tcp_a_token_is_needed_and_tls_is_spoken(folder: Path, tmp_path: Pa
         async def ask(secret: str | None) -> int:
             client = AgentClient(url, secret, str(cert))
             try:
-                return len(await client.gpus())
+                return len((await client.inventory()).gpus)
             finally:
                 await client.close()
 

@@ -448,3 +448,27 @@ def test_every_key_has_a_meaning() -> None:
     for section in [schema, *schema["$defs"].values()]:
         for name, field in section["properties"].items():
             assert field.get("description"), name
+
+
+# Agents
+
+
+def test_agents_of_services(load: Load) -> None:
+    assert {name: one.emulate for name, one in load(TEXT).agents.items()} == {"node-1": "h100:16"}
+    (service,) = to_services(load(TEXT))
+    assert service.launcher.agent == "node-1"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("emulate: h100:16", "emulate: b200:8", "agents.node-1.emulate"),
+        ("emulate: h100:16", "emulate: h100:8\n    url: unix:/run/a.sock", "a url or emulates GPUs, one of the two"),
+        ("emulate: h100:16", "token_env: TOKEN", "a url or emulates GPUs, one of the two"),
+        ("emulate: h100:16", "url: /run/a.sock", "must be unix:PATH"),
+        ("emulate: h100:16", "url: unix:/run/a.sock\n    islands: [[A, B], [B]]", "names a GPU twice"),
+        ("agent: node-1", "agent: other", 'there is no agent "other"'),
+    ],
+)
+def test_rules_of_agents(load: Load, before: str, after: str, message: str) -> None:
+    assert any(message in problem for problem in problems(load, changed(before, after)))

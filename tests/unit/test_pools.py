@@ -21,7 +21,7 @@ from pools.breaker import Breaker
 from pools.connection import BUFFER_HIGH_BYTES, Exchange, Wire, Wires, authority
 from pools.fleet import Fleet, FleetLimits
 from pools.instance import Instance, Slot
-from pools.launcher import Place, StaticLauncher
+from pools.launcher import Found, Place, StaticLauncher
 
 CLOCK = SystemClock()
 ASK = Ask("r", 0, 10, 1, 20, 5, 0.0, 10.0, 0.1)
@@ -40,6 +40,9 @@ class Children:
         assert instance_id not in self.living
         self.living.add(instance_id)
         return Place("127.0.0.1", 1)
+
+    def take_over(self) -> tuple[list[Found], list[str]]:
+        return [], []
 
     def alive(self, instance_id: str) -> bool:
         return instance_id in self.living

@@ -11,7 +11,7 @@ from core.errors import Overloaded
 from core.histogram import Histogram
 from gateway.dialect import Dialect, error_body, error_event, is_shaped, reshape
 from gateway.timing import Timing
-from pools.launcher import GpuBook
+from pools.gpu_book import GpuBook, NoRoom, islands_of
 from simulator.trace import Arrival, TraceError, read_azure, window
 
 
@@ -85,17 +85,44 @@ def test_errors_in_streams_are_one_event_that_carries_the_same(dialect: Dialect)
     assert body["error"]["message"] == "full" == json.loads(error_body(dialect, error))["error"]["message"]
 
 
-@given(st.lists(st.tuples(st.sampled_from([1, 2, 4, 8]), st.booleans()), max_size=30))
-def test_no_gpu_is_held_twice_and_groups_are_neighbours(steps: list[tuple[int, bool]]) -> None:
-    book, held = GpuBook(), {}
+@given(st.lists(st.tuples(st.sampled_from([1, 2, 4, 8]), st.booleans()), max_size=30), st.sampled_from([None, 2, 4, 8]))
+def test_no_gpu_is_held_twice_and_groups_are_of_one_island(steps: list[tuple[int, bool]], size: int | None) -> None:
+    islands = None if size is None else islands_of([f"GPU-{number}" for number in range(16)], size)
+    book = GpuBook(islands)
     for number, (tp, give_back) in enumerate(steps):
-        held[number] = book.take(str(number), tp)
-        assert list(held[number]) == list(range(held[number][0], held[number][0] + tp)) and held[number][0] % tp == 0
+        try:
+            got = book.take(str(number), tp)
+        except NoRoom:
+            assert islands is not None
+            taken = {gpu for held in book.held.values() for gpu in held}
+            assert all(len(set(island) - taken) < tp for island in islands)
+            continue
+        assert len(got) == tp
+        if islands is None:
+            first = int(got[0])
+            assert first % tp == 0 and got == tuple(str(gpu) for gpu in range(first, first + tp)), "neighbours"
+        else:
+            assert any(set(got) <= set(island) for island in islands)
         if give_back:
             book.give_back(str(number))
-            del held[number]
-        gpus = [gpu for group in held.values() for gpu in group]
+        gpus = [gpu for group in book.held.values() for gpu in group]
         assert len(gpus) == len(set(gpus))
+
+
+def test_small_groups_fill_an_island_before_they_open_another() -> None:
+    book = GpuBook(islands_of([str(number) for number in range(16)], 8))
+    for name in "abcd":
+        book.take(name, 2)
+    assert book.take("large", 8) == tuple(str(number) for number in range(8, 16))
+
+
+def test_gpus_that_nobody_has_told_yet() -> None:
+    book = GpuBook(())
+    with pytest.raises(NoRoom, match="not known yet"):
+        book.take("a-1", 1)
+    book.hold("b-1", ["GPU-one"])
+    book.know((("GPU-one", "GPU-two"),))
+    assert book.take("a-1", 1) == ("GPU-two",)
 
 
 def test_reads_an_azure_trace(tmp_path: Path) -> None:
