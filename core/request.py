@@ -8,12 +8,13 @@ from msgspec import Struct
 
 
 class Prediction(Struct, frozen=True):  # a Struct is built in a tenth of a frozen dataclass's time
-    """How long the answer will be. `p` are the probabilities of output sizes S, M, L; `q50_tokens` and `q90_tokens`
-    are quantiles of the output length in tokens, already capped by the request's own limit."""
+    """How long the answer will be. `p` are the probabilities of output sizes S, M, L; the others are quantiles of the
+    output length in tokens, already capped by the request's own limit."""
 
     p: tuple[float, float, float]
     q50_tokens: int
     q90_tokens: int
+    q99_tokens: int
 
 
 class Ask(Struct, frozen=True):

@@ -91,6 +91,17 @@ class LauncherSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class PredictorSpec:
+    """What foretells the lengths of answers. kind: `model` (a length model beside each template's history) or `running`
+    (history alone). `model` and `challenger` are files, empty = the shipped model and none."""
+
+    kind: str = "model"
+    model: str = ""
+    challenger: str = ""
+    keep_prompts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceSpec:
     """One served model with its promises and pools. `name` is what clients put into `model`; `model` is what the
     engines call it; `profile` names an engine model in profiles/ or is empty."""
@@ -108,6 +119,7 @@ class ServiceSpec:
     engine_api_key_env: str = ""
     engine_priority: bool = False
     migration: bool = True
+    predictor: PredictorSpec = field(default_factory=PredictorSpec)
 
     def pool_for(self, output_size: str) -> int:
         """Index of the first pool that serves `output_size`; the last pool serves whatever no pool names."""

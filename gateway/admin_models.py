@@ -50,6 +50,23 @@ class SloView(BaseModel):
     tbt_p99_ms: float
 
 
+class PredictorView(BaseModel):
+    """What foretells the lengths of a service's answers, and how it does."""
+
+    kind: Literal["model", "running"]
+    model: str = Field(description="file, or shipped; empty: none")
+    card: dict[str, str | int | float] = Field(description="what the model was trained on")
+    answers: int = Field(description="of which the q90 was judged")
+    q90_held: float | None = Field(description="share of them that stayed within it; the promise is 0.9")
+    q90_offset: float = Field(description="doublings by which the q90 is moved now to hold its promise")
+    templates: int = Field(description="applications whose own answers are known")
+    keep_prompts: bool
+    challenger: str = Field(description="file of a model that has to be better first; empty: none")
+    challenger_answers: int = Field(description="of the present window of 500")
+    challenger_windows: int = Field(description="windows in which it was not better")
+    challenger_gain: float | None = Field(description="mean loss, in doublings, that it saves in this window")
+
+
 class ServiceView(BaseModel):
     name: str
     model: str
@@ -59,6 +76,7 @@ class ServiceView(BaseModel):
     edges: dict[str, list[int]]
     queued: int
     bytes_per_token: float = Field(description="calibrated estimate of prompt bytes per token")
+    predictor: PredictorView
     pools: list[PoolView]
     instances: list[InstanceView]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from core.instances import State
-from gateway.admin_models import InstanceView, JobView, PoolView, ServiceView, SloView, StateView
+from gateway.admin_models import InstanceView, JobView, PoolView, PredictorView, ServiceView, SloView, StateView
 from gateway.jobs import Job
 from gateway.service import Service
 from gateway.wiring import Running
@@ -34,6 +34,7 @@ def _service_view(service: Service, now_s: float) -> ServiceView:
         edges={"input": list(spec.edges.input), "output": list(spec.edges.output)},
         queued=router.queued(),
         bytes_per_token=round(service.estimate.bytes_per_token, 3),
+        predictor=_predictor_view(service),
         pools=[
             PoolView(name=p.name, serves=list(p.serves), wanted=fleet.wanted.get(p.name, 0), tp=p.tp,
                      clock_mhz=p.clock_mhz, slots=p.limits.slots, queued=router.queued(index))
@@ -41,6 +42,25 @@ def _service_view(service: Service, now_s: float) -> ServiceView:
         ],
         instances=[_instance_view(fleet, member, now_s) for member in fleet.members.values()],
     )  # fmt: skip
+
+
+def _predictor_view(service: Service) -> PredictorView:
+    promised, blend, challenger = service.spec.predictor, service.predictor, service.challenger
+    judged, score = blend.calibration.judged, challenger.score if challenger else None
+    return PredictorView(
+        kind="running" if blend.model is None else "model",
+        model=service.model_name,
+        card=blend.model.body.card if blend.model else {},
+        answers=judged,
+        q90_held=round(1 - blend.calibration.missed / judged, 4) if judged else None,
+        q90_offset=round(blend.calibration.offset, 3),
+        templates=blend.templates,
+        keep_prompts=promised.keep_prompts,
+        challenger=challenger.name if challenger else "",
+        challenger_answers=score.answers if score else 0,
+        challenger_windows=challenger.windows if challenger else 0,
+        challenger_gain=round(score.total / score.answers, 4) if score and score.answers else None,
+    )
 
 
 def _instance_view(fleet: Fleet, member: Member, now_s: float) -> InstanceView:

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from core.service import STEP_TOKENS, Edges, InstanceLimits, LauncherSpec, PoolSpec, ServiceSpec, Slo, order_problem
 from gateway.config_agents import AgentConfig
+from gateway.config_predictor import PredictorConfig
 from gateway.config_section import (
     VARIABLE,
     Amount,
@@ -238,6 +239,7 @@ class ServiceConfig(Section):
         "ids; one that knows no return_token_ids ignores it.",
     )
     slo: SloConfig = Field(default_factory=SloConfig, description="Latency promises.")
+    predictor: PredictorConfig = Field(default_factory=PredictorConfig, description="Foretells answers' lengths.")
     edges: EdgesConfig = Field(default_factory=EdgesConfig, description="Class edges in tokens, upper edge inclusive.")
     pools: Items[PoolConfig] = Field(min_length=1, description="Pools, shortest answers first.")
     launcher: LauncherConfig = Field(description="How instances come to be.")
@@ -352,6 +354,7 @@ def _service(name: str, service: ServiceConfig) -> ServiceSpec:
         engine_api_key_env=service.engine_api_key_env,
         engine_priority=service.engine_priority,
         migration=service.migration,
+        predictor=service.predictor.spec(),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from core.request import Outcome
+from gateway.asked import asked_of
 from gateway.auth import Identity
 from gateway.client import Client
 from gateway.dialect import Route
@@ -14,6 +15,7 @@ from gateway.service import Service, Sized
 from gateway.timing import Timing
 from gateway.token_stream import Answer
 from pools.stints import Bill, Ended, Stint
+from predictor.features import NAMES
 
 
 @dataclass(slots=True)
@@ -67,7 +69,13 @@ def make_row(job: Job, outcome: Outcome, wall_s: float, now_s: float) -> dict[st
     }  # fmt: skip
     if sized is not None:
         p = sized.prediction
-        row["predicted"] = {"p": [round(x, 4) for x in p.p], "q50": p.q50_tokens, "q90": p.q90_tokens}
+        row["predicted"] = {
+            "p": [round(x, 4) for x in p.p],
+            "q50": p.q50_tokens,
+            "q90": p.q90_tokens,
+            "q99": p.q99_tokens,
+        }
+        row |= _read(job, sized)
         row["input_tokens"] = job.usage[0] if job.usage else sized.input_tokens
         row["input_estimate"] = sized.input_tokens
         row["output_tokens"] = output_tokens if job.usage else None
@@ -92,3 +100,16 @@ def ended_of(row: dict[str, object]) -> Ended:
         wall_s, str(row["pool"] or ""), str(row["outcome"]), tokens if isinstance(tokens, int) else 0,
         output if isinstance(output, int) else 0, row.get("attained") is True,
     )  # fmt: skip
+
+
+def _read(job: Job, sized: Sized) -> dict[str, object]:
+    """What training needs of a request: numbers, no text but where the operator keeps prompts."""
+    parsed, service = job.parsed, job.service
+    assert parsed is not None and service is not None
+    row: dict[str, object] = {"template": parsed.template.hex(), "max_tokens": parsed.max_tokens}
+    features = sized.told.features
+    if features is not None and job.route.generates:
+        row["features"] = {name: round(x, 3) for name, x in zip(NAMES, features.numbers, strict=True) if x}
+        if service.spec.predictor.keep_prompts:
+            row["prompt"] = asked_of(parsed).prompt.decode("utf-8", "replace")
+    return row

@@ -48,6 +48,15 @@ class Fields(Struct):
     previous_response_id: Raw = NOTHING
     conversation: Raw = NOTHING
     background: bool | None = None
+    temperature: Raw = NOTHING
+    stop: Raw = NOTHING
+    stop_sequences: Raw = NOTHING
+    response_format: Raw = NOTHING
+    text: Raw = NOTHING
+    thinking: Raw = NOTHING
+    reasoning: Raw = NOTHING
+    reasoning_effort: Raw = NOTHING
+    nvext: Raw = NOTHING
 
 
 DECODER = msgspec.json.Decoder(Fields, strict=False)

@@ -23,6 +23,7 @@ from core.errors import (
 from core.instances import State
 from core.recorder import Recorder
 from core.request import Ask, Outcome
+from gateway.asked import HINT_HEADER
 from gateway.attempt import LEAVING, AttemptFailed, died
 from gateway.auth import Identity, Keyring, RateLimiter
 from gateway.client import Client, Headers
@@ -35,7 +36,7 @@ from gateway.metrics import Metrics
 from gateway.parse import NOTHING, Parsed, ask_for_ids, ask_for_usage, parse, rename, splice
 from gateway.relay import Relay
 from gateway.resume import why_it_stays
-from gateway.service import Service, header_seconds, make_ask, rest_of, size_up
+from gateway.service import Service, Sized, crown, header_seconds, learn, make_ask, rest_of, size_up
 from gateway.timing import Timing
 from pools.load_counts import PLACES
 
@@ -142,7 +143,9 @@ class Gateway:
         if job.route.dialect is Dialect.RESPONSES:
             refuse_state(parsed)
         job.service = service = self._service(parsed, job.identity, job.route)
-        job.sized = sized = await size_up(service, parsed)
+        job.sized = sized = await size_up(
+            service, parsed, job.identity.name, client.header(HINT_HEADER), job.received_s
+        )
         spec = service.spec
         ttft_s = header_seconds(client.header(b"x-slo-ttft-ms"), "x-slo-ttft-ms", spec.slo.ttft_s[sized.input_size])
         tbt_s = header_seconds(client.header(b"x-slo-tpot-ms"), "x-slo-tpot-ms", spec.slo.tbt_s)
@@ -207,7 +210,8 @@ class Gateway:
             if job.client.started:
                 assert job.answer is not None
                 prompt, output = len(job.answer.prompt), len(job.answer.ids)
-                ask = rest_of(service.spec, ask, prompt, output, self.clock.now_s())
+                assert job.sized is not None
+                ask = rest_of(service, job.sized, ask, prompt, output, self.clock.now_s())
 
     def _weigh(self, job: Job, service: Service, failure: AttemptFailed, arrivals: int) -> None:
         """Returns if the request goes to another instance; raises what its client is told if not."""
@@ -242,8 +246,9 @@ class Gateway:
         row = make_row(job, outcome, self.clock.wall_s(), self.clock.now_s())
         service, parsed = job.service, job.parsed
         if service is not None and parsed is not None and job.usage is not None and outcome is Outcome.COMPLETED:
-            if job.route.usage_on_request or job.route.dialect is not Dialect.OPENAI:
-                service.predictor.learn(parsed.template, job.usage[1] // max(1, parsed.sequences))
+            answers = job.route.usage_on_request or job.route.dialect is not Dialect.OPENAI
+            if answers and job.route.generates and job.sized is not None:
+                self._learn(job, service, job.sized, parsed, job.usage[1])
             if parsed.exact_tokens is None and not parsed.extra_tokens > 500:
                 service.estimate.learn(parsed.prompt_bytes, job.usage[0] - parsed.extra_tokens)
         if service is not None and job.sized is not None and "attained" in row:
@@ -256,6 +261,10 @@ class Gateway:
             self.ledger.finished(job.bill, ended_of(row))
         self.metrics.finished(row, job.timing)
         self.recorder.record(row)
+
+    def _learn(self, job: Job, service: Service, sized: Sized, parsed: Parsed, output_tokens: int) -> None:
+        if learn(service, sized, parsed, output_tokens, job.identity.name, job.client.header(HINT_HEADER)):
+            self.recorder.record({**crown(service), "t": self.clock.wall_s()})
 
 
 def refuse_state(parsed: Parsed) -> None:

@@ -9,12 +9,14 @@ from msgspec import Struct, structs
 from core.errors import BadRequest
 from core.request import Ask, Prediction, ask_for
 from core.service import ServiceSpec
+from gateway.asked import asked_of
 from gateway.parse import Parsed, prompt_text
 from gateway.retry import RetryBudget
 from pools.admission import Admission
 from pools.fleet import Fleet
 from pools.load_counts import LoadCounts
-from predictor.length import Predictor, choose_size
+from predictor.blend import Blend, Foretold
+from predictor.challenger import Challenger
 from predictor.tokens import ExactCount, TokenEstimate
 
 LONGEST_S = 86_400.0
@@ -26,7 +28,9 @@ class Service:
 
     fleet: Fleet
     admission: Admission
-    predictor: Predictor
+    predictor: Blend
+    challenger: Challenger | None = None
+    crowned: str = ""  # the challenger that serves since it has won
     estimate: TokenEstimate = field(default_factory=TokenEstimate)
     exact: ExactCount | None = None
     budget: RetryBudget = field(default_factory=RetryBudget)
@@ -34,6 +38,13 @@ class Service:
     @property
     def spec(self) -> ServiceSpec:
         return self.fleet.spec
+
+    @property
+    def model_name(self) -> str:
+        """Of the length model that serves."""
+        if self.predictor.model is None:
+            return ""
+        return self.crowned or self.spec.predictor.model or "shipped"
 
     @property
     def counts(self) -> LoadCounts:
@@ -52,15 +63,20 @@ class Sized(Struct, frozen=True):
     input_exact: bool
     input_size: str
     output_size: str
-    prediction: Prediction
+    told: Foretold
+
+    @property
+    def prediction(self) -> Prediction:
+        return self.told.prediction
 
     @property
     def name(self) -> str:
         return self.input_size + self.output_size
 
 
-async def size_up(service: Service, parsed: Parsed) -> Sized:
-    """Counts the prompt, predicts the answer. The real tokenizer runs only where an estimate could choose wrongly."""
+async def size_up(service: Service, parsed: Parsed, client: str, hint: bytes | None, now_s: float) -> Sized:
+    """Counts the prompt, predicts the answer, chooses its size by expected cost. The real tokenizer runs only where an
+    estimate could choose wrongly."""
     spec = service.spec
     exact = parsed.exact_tokens
     tokens = exact if exact is not None else service.estimate.tokens(parsed.prompt_bytes) + parsed.extra_tokens
@@ -71,8 +87,31 @@ async def size_up(service: Service, parsed: Parsed) -> Sized:
     room = max(1, spec.context_tokens - tokens)
     declared = parsed.max_tokens
     limit = room if declared is None or declared <= 0 else min(declared, room)
-    prediction = service.predictor.predict(parsed.template, limit, spec.edges)
-    return Sized(tokens, exact is not None, spec.edges.input_size(tokens), choose_size(prediction), prediction)
+    told = service.predictor.foretell(
+        parsed.template, limit, spec.edges, asked_of(parsed, hint), client.encode("utf-8", "replace")
+    )
+    output_size = service.admission.router.choose_size(told.prediction, tokens, now_s)
+    return Sized(tokens, exact is not None, spec.edges.input_size(tokens), output_size, told)
+
+
+def learn(service: Service, sized: Sized, parsed: Parsed, output_tokens: int, client: str, hint: bytes | None) -> bool:
+    """An answer that is as long as it was let was cut: it may have been longer. Whether a challenger has won."""
+    tokens = output_tokens // max(1, parsed.sequences)
+    limit, told, champion, challenger = parsed.max_tokens, sized.told, service.predictor, service.challenger
+    cut = (limit is not None and 0 < limit <= tokens) or sized.input_tokens + tokens >= service.spec.context_tokens
+    won = challenger is not None and challenger.learn(
+        champion, told, asked_of(parsed, hint), client.encode("utf-8", "replace"), tokens, cut
+    )
+    champion.learn(told, tokens, cut)
+    return won
+
+
+def crown(service: Service) -> dict[str, object]:
+    """The challenger serves from now on; what is to be told of it."""
+    challenger = service.challenger
+    assert challenger is not None
+    service.predictor, service.crowned, service.challenger = challenger.blend, challenger.name, None
+    return {"kind": "predictor_changed", "service": service.spec.name, "model": challenger.name}
 
 
 def make_ask(
@@ -84,11 +123,12 @@ def make_ask(
     )  # fmt: skip
 
 
-def rest_of(spec: ServiceSpec, ask: Ask, prompt_tokens: int, output_tokens: int, now_s: float) -> Ask:
+def rest_of(service: Service, sized: Sized, ask: Ask, prompt_tokens: int, output_tokens: int, now_s: float) -> Ask:
     """The rest of a stream. Its client waits for the next token, within its TBT objective: before all who wait for
     their first. An answer that got longer than predicted is one of the longer class now."""
-    tokens = prompt_tokens + output_tokens
-    left = max(1, ask.q50_tokens - max(0, tokens - ask.input_tokens))
+    spec, tokens = service.spec, prompt_tokens + output_tokens
+    whole = min(service.predictor.length(sized.told).quantile_after(output_tokens, 0.5), sized.prediction.q99_tokens)
+    left = max(1, round(whole) - output_tokens)
     return structs.replace(
         ask,
         pool_index=max(ask.pool_index, spec.pool_for(spec.edges.output_size(output_tokens + 1))),

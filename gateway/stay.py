@@ -15,7 +15,6 @@ from gateway.resume import why_it_stays
 from gateway.service import Service
 from pools.instance import Instance, Slot
 from pools.overrun import Choice, Site, Stream, choose
-from predictor.distribution import lognormal
 from profiles.engine_model import EngineModel
 
 MOST_SITES = 8  # weighed per overrun
@@ -84,7 +83,7 @@ def weigh_overrun(job: Job, service: Service, here: Instance, now_s: float) -> C
         most_tokens=max(len(answer.ids) + 1, min(limit or room, room)),
         late=timing.gaps_late,
         tbt_limit_s=timing.tbt_limit_s,
-        length=lognormal(sized.prediction.q50_tokens, sized.prediction.q90_tokens),
+        length=service.predictor.length(sized.told),
     )
     first = spec.pool_for(spec.edges.output_size(stream.out_tokens + 1))
     names = {pool.name for pool in spec.pools[first:]}

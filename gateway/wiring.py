@@ -44,7 +44,10 @@ from pools.gpu_book import GpuBook
 from pools.knobs import EngineKnobs, KnobRefused, Knobs, NoKnobs
 from pools.launcher import Launcher, ProcessLauncher, StaticLauncher
 from pools.shape import step_tokens
-from predictor.length import RunningLengths
+from predictor.blend import Blend
+from predictor.challenger import Challenger
+from predictor.model import LengthModel
+from predictor.model_file import SHIPPED, read_model
 from predictor.tokens import ExactCount
 from profiles.engine_model import EngineModel, load_engine_model
 
@@ -208,7 +211,19 @@ def make_service(
     knobs = make_knobs(spec, model, shared.http, agent)
     fleet = Fleet(spec, launcher, admission, model, clock, limits, note, shared.new_id, knobs)
     exact = ExactCount(spec.tokenizer) if spec.tokenizer and os.path.exists(spec.tokenizer) else None
-    return Service(fleet, admission, RunningLengths(), exact=exact)
+    return Service(fleet, admission, make_predictor(spec), make_challenger(spec), exact=exact)
+
+
+def make_predictor(spec: ServiceSpec) -> Blend:
+    """OSError or ModelFileError when its file cannot be used."""
+    if spec.predictor.kind == "running":
+        return Blend(None)
+    return Blend(LengthModel(read_model(Path(spec.predictor.model) if spec.predictor.model else SHIPPED)))
+
+
+def make_challenger(spec: ServiceSpec) -> Challenger | None:
+    name = spec.predictor.challenger
+    return Challenger(Blend(LengthModel(read_model(Path(name)))), name) if name else None
 
 
 def make_knobs(spec: ServiceSpec, model: EngineModel | None, http: httpx.AsyncClient, agent: HostAgent | None) -> Knobs:
@@ -271,9 +286,10 @@ def apply_config(running: Running, new: Config, environment: Mapping[str, str]) 
             for name, spec in specs.items()
             if name not in old
         }
+        challengers = {name: make_challenger(spec) for name, spec in specs.items() if name in old}
     except (OSError, ValueError) as error:
         raise BadRequest(str(error)) from None
-    changes = _apply_services(running, specs, added)
+    changes = _apply_services(running, specs, added, challengers)
     gateway = running.gateway
     if (new.auth, new.limits) != (running.config.auth, running.config.limits):
         changes.append("auth and limits")
@@ -287,7 +303,10 @@ def apply_config(running: Running, new: Config, environment: Mapping[str, str]) 
     return changes
 
 
-def _apply_services(running: Running, specs: Mapping[str, ServiceSpec], added: Mapping[str, Service]) -> list[str]:
+def _apply_services(
+    running: Running, specs: Mapping[str, ServiceSpec], added: Mapping[str, Service],
+    challengers: Mapping[str, Challenger | None],
+) -> list[str]:  # fmt: skip
     changes = []
     services = running.gateway.services
     for name in [n for n in services if n not in specs]:
@@ -300,6 +319,8 @@ def _apply_services(running: Running, specs: Mapping[str, ServiceSpec], added: M
         changes.append(f"service {name} added")
     for name, spec in specs.items():
         if name not in added and services[name].spec != spec:
+            if services[name].spec.predictor.challenger != spec.predictor.challenger:
+                services[name].challenger = challengers[name]
             services[name].fleet.respec(spec)
             changes.append(f"service {name} changed")
     running.cluster.changed.set()
@@ -319,6 +340,8 @@ def _fixed(old: ServiceSpec, new: ServiceSpec) -> Iterable[str]:
     for name in ("model", "context_tokens", "launcher", "profile", "tokenizer", "embeddings", "engine_priority"):
         if getattr(old, name) != getattr(new, name):
             yield name
+    if (old.predictor.kind, old.predictor.model) != (new.predictor.kind, new.predictor.model):
+        yield "predictor.kind and predictor.model: name a new model as predictor.challenger"
     before = {pool.name: pool for pool in old.pools}
     for pool in new.pools:
         same = before.get(pool.name)

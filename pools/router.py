@@ -14,8 +14,9 @@ from operator import attrgetter, itemgetter
 
 from core.errors import Overloaded
 from core.instances import SeenWaiting, Steer
-from core.request import Ask
-from core.service import ServiceSpec
+from core.request import Ask, Prediction
+from core.service import SIZES, ServiceSpec
+from pools.choice import Price, choose_size, price_of
 from pools.instance import Instance, Slot
 from pools.queue import DeadlineQueue, Ticket
 from pools.score import added_joules, forecast
@@ -23,6 +24,7 @@ from pools.score import added_joules, forecast
 CANDIDATES = 8  # priced per decision: more does not change the choice, it only costs time
 Choice = tuple[float, Instance]  # (seconds to its first token there, where)
 AS_USUAL = Steer("", "", False, False, "")
+PRICES_S = 1.0  # how old the prices of pools may be: instances change shape in seconds, requests come by thousands
 LOOKAHEAD = 8  # queued tickets tried behind one that does not fit, so that a large one blocks nobody
 
 
@@ -46,6 +48,8 @@ class Router:
         self._places = {pool.name: index for index, pool in enumerate(spec.pools)}
         self._random = random.Random(seed)
         self._steered: dict[str, Steer] = {}
+        self._prices: tuple[Price | None, ...] = ()
+        self._priced_s = 0.0
         self._on_placed = on_placed
         self._on_failed = on_failed
         self._on_shed = on_shed
@@ -56,6 +60,32 @@ class Router:
     def bind(self, on_release: Callable[[], None]) -> None:
         """`on_release` is called whenever a slot is given back; it calls `pump` with the caller's time."""
         self._on_release = on_release
+
+    def choose_size(self, prediction: Prediction, input_tokens: int, now_s: float) -> str:
+        """The output size that the request is taken for, at the prices of the instances that are open."""
+        if not self._prices or now_s >= self._priced_s + PRICES_S:
+            self._prices, self._priced_s = self._priced(now_s), now_s
+        return choose_size(prediction, input_tokens, self.spec.edges, self._prices)
+
+    def _priced(self, now_s: float) -> tuple[Price | None, ...]:
+        """By output size: of the fullest instance in the pool that such answers go to, or else in the next longer."""
+        fullest: dict[int, Instance] = {}
+        for instance in self.instances.values():
+            if instance.model is not None and instance.open_to(now_s):
+                at = self._places.get(instance.pool, -1)
+                if at not in fullest or fullest[at].sequences < instance.sequences:
+                    fullest[at] = instance
+        prices: list[Price | None] = []
+        for size in SIZES:
+            first = self.spec.pool_for(size)
+            at = min((at for at in fullest if at >= first), default=-2)
+            chosen = fullest.get(at)
+            if chosen is None or chosen.model is None:
+                prices.append(None)
+                continue
+            limits = chosen.limits
+            prices.append(price_of(chosen.model, chosen.tp, chosen.clock_mhz, limits.slots, limits.kv_tokens))
+        return tuple(prices)
 
     def queued(self, pool_index: int | None = None) -> int:
         if pool_index is None:

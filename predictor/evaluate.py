@@ -157,10 +157,10 @@ def _with_history(
     for record in records:
         blend, own = blends[record.model], edges[record.model]
         start_s = now_s()
-        told = blend.foretell(record.template, record.asked.max_tokens, own, blend.features(record.asked))
+        told = blend.foretell(record.template, record.asked.max_tokens, own, record.asked)
         run.took_s.append(now_s() - start_s)
         run.add(told.prediction, confidence)
-        blend.learn_from(record.template, told, record.output_tokens, record.cut)
+        blend.learn(told, record.output_tokens, record.cut)
     return run
 
 

@@ -36,8 +36,9 @@ NAMES = (
 
 
 class Asked(Struct, frozen=True):
-    """The parts of a request that tell of its answer. `prompt` is the last thing asked, as UTF-8 or as the raw bytes of
-    a JSON string; `prompt_bytes` counts all there is to read. `hint_tokens` is what the client expects."""
+    """The parts of a request that tell of its answer. `prompt` is the last thing asked, as UTF-8, whole or its `ends`;
+    `last_bytes` is its whole size where only the ends are here; `prompt_bytes` counts all there is to read.
+    `hint_tokens` is what the client expects."""
 
     prompt: bytes
     prompt_bytes: int = 0
@@ -51,6 +52,7 @@ class Asked(Struct, frozen=True):
     temperature: float | None = None
     reasoning_tokens: int | None = None
     hint_tokens: int | None = None
+    last_bytes: int = 0
 
 
 class Features(Struct, frozen=True):
@@ -60,11 +62,17 @@ class Features(Struct, frozen=True):
     rows: tuple[int, ...]
 
 
+def ends_of(text: bytes | memoryview) -> bytes:
+    """All that is read of a text: at most 4,097 bytes. The ends of the ends are the ends."""
+    if len(text) <= 2 * END_BYTES + 1:
+        return bytes(text)
+    return bytes(text[:END_BYTES]) + b"\n" + bytes(text[-END_BYTES:])
+
+
 def featurise(asked: Asked, vocabulary: Mapping[bytes, int]) -> Features:
     """The same request gives the same features, in every process."""
-    prompt = asked.prompt
-    size = len(prompt)
-    ends = prompt if size <= 2 * END_BYTES else prompt[:END_BYTES] + b"\n" + prompt[-END_BYTES:]
+    ends = ends_of(asked.prompt)
+    size = max(asked.last_bytes, len(asked.prompt))
     words = words_of(ends)
     found = set(words)
     rows = [vocabulary[word] for word in found & vocabulary.keys()]

@@ -1,18 +1,18 @@
-"""How long the answer will be: the Predictor seam and its first implementation.
+"""What a template answered before: bounded histograms of output lengths.
 
-`RunningLengths` knows what a request declares (`max_tokens`) and what its template answered before. It owns bounded
-histograms of output lengths and refuses to look at any text: a template is a hash that the gateway made."""
+Refuses to look at any text: a template is a hash that the gateway made."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
 from collections import OrderedDict
+from collections.abc import Sequence
 from itertools import accumulate
-from typing import Protocol
 
 from core.request import Prediction
 from core.service import Edges
+from predictor.said import Said, within
 
 BINS_PER_DOUBLING = 4
 BINS = 4 * 17  # up to 2**17 tokens
@@ -23,14 +23,6 @@ DECAY = 0.98  # per answer: a template's memory is about its last 50 answers
 # Output lengths of the Azure conversation trace of 2023-11-16: lognormal with median 129 tokens and p95 451.
 PRIOR_MEDIAN_TOKENS = 129.0
 PRIOR_SIGMA = math.log(451 / 129) / 1.645
-
-
-class Predictor(Protocol):
-    """`predict` is called once a request, `learn` once per completed answer with its true length in tokens."""
-
-    def predict(self, template: bytes, max_tokens: int | None, edges: Edges) -> Prediction: ...
-
-    def learn(self, template: bytes, output_tokens: int) -> None: ...
 
 
 def _bin(tokens: int) -> int:
@@ -75,23 +67,25 @@ class RunningLengths:
         self._shared = Lengths([PRIOR_WEIGHT * share for share in _prior()])
         self._by_template: OrderedDict[bytes, Lengths] = OrderedDict()
 
-    def predict(self, template: bytes, max_tokens: int | None, edges: Edges) -> Prediction:
+    def predict(self, template: bytes, limit: int | None, edges: Edges) -> Prediction:
+        return within(self.say(template, edges), limit, edges)
+
+    def say(self, template: bytes, edges: Edges) -> Said:
+        below = self.below(template)
+        below_s = share_below(below, edges.output[0])
+        below_m = share_below(below, edges.output[1])
+        q50, q90, q99 = (quantile(below, q) for q in (0.5, 0.9, 0.99))
+        return Said((below_s, below_m - below_s, 1.0 - below_m), q50, q90, q99)
+
+    def below(self, template: bytes) -> list[float]:
+        """The weight of all answers up to the upper edge of each bin. A template without answers has the service's."""
         shared = self._shared.weights
         prior = PRIOR_WEIGHT / sum(shared)
         own = self._by_template.get(template)
         if own is None:
-            below = [prior * weight for weight in accumulate(shared)]
-        else:
-            scale = own.scale()
-            below = list(accumulate([prior * a + scale * b for a, b in zip(shared, own.weights, strict=True)]))
-        limit = max_tokens if max_tokens is not None and max_tokens > 0 else 1 << 17
-        below_s = self._share_below(below, edges.output[0], limit)
-        below_m = self._share_below(below, edges.output[1], limit)
-        return Prediction(
-            p=(below_s, below_m - below_s, 1.0 - below_m),
-            q50_tokens=self._quantile(below, 0.5, limit),
-            q90_tokens=self._quantile(below, 0.9, limit),
-        )
+            return [prior * weight for weight in accumulate(shared)]
+        scale = own.scale()
+        return list(accumulate([prior * a + scale * b for a, b in zip(shared, own.weights, strict=True)]))
 
     def learn(self, template: bytes, output_tokens: int) -> None:
         own = self._by_template.get(template)
@@ -104,21 +98,18 @@ class RunningLengths:
         own.add(output_tokens)
         self._shared.add(output_tokens)
 
-    @staticmethod
-    def _share_below(below: list[float], edge: int, limit: int) -> float:
-        """Share of answers of at most `edge` tokens; an answer cannot be longer than `limit`. `below[i]` is the weight
-        of all bins up to i."""
-        if limit <= edge:
-            return 1.0
-        cut = _bin(edge)
-        lower, weight = (UPPER[cut - 1], below[cut - 1]) if cut else (0.0, 0.0)
-        inside = (below[cut] - weight) * min(1.0, (edge - lower) / (UPPER[cut] - lower))
-        return min(1.0, (weight + inside) / below[-1])
 
-    @staticmethod
-    def _quantile(below: list[float], q: float, limit: int) -> int:
-        index = min(BINS - 1, bisect_left(below, q * below[-1]))
-        return max(1, min(limit, round(UPPER[index])))
+def share_below(below: Sequence[float], edge: int) -> float:
+    """Share of answers of at most `edge` tokens. `below[i]` is the weight of all bins up to i."""
+    cut = _bin(edge)
+    lower, weight = (UPPER[cut - 1], below[cut - 1]) if cut else (0.0, 0.0)
+    inside = (below[cut] - weight) * min(1.0, (edge - lower) / (UPPER[cut] - lower))
+    return min(1.0, (weight + inside) / below[-1])
+
+
+def quantile(below: Sequence[float], q: float) -> float:
+    """Tokens; the upper edge of the bin where the share `q` is reached."""
+    return UPPER[min(BINS - 1, bisect_left(below, q * below[-1]))]
 
 
 def choose_size(prediction: Prediction, confidence: float = 0.5) -> str:

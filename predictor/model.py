@@ -16,6 +16,7 @@ from core.service import Edges
 from predictor.distribution import Distribution
 from predictor.features import Asked, Features, featurise
 from predictor.model_file import SHIPPED, Body, read_model
+from predictor.said import said_of, within
 
 
 class LengthModel:
@@ -58,16 +59,7 @@ class LengthModel:
 
 
 def prediction_of(distribution: Distribution, limit: int | None, edges: Edges) -> Prediction:
-    """What routing needs of a distribution. No answer is longer than `limit`, the request's own."""
-    cap = limit if limit is not None and limit > 0 else 1 << 20
-    small, medium = edges.output
-    below_s = 1.0 if cap <= small else min(1.0, distribution.below(small))
-    below_m = 1.0 if cap <= medium else min(1.0, max(below_s, distribution.below(medium)))
-    return Prediction(
-        p=(below_s, below_m - below_s, 1.0 - below_m),
-        q50_tokens=max(1, min(cap, round(distribution.quantile(0.5)))),
-        q90_tokens=max(1, min(cap, round(distribution.quantile(0.9)))),
-    )
+    return within(said_of(distribution, edges), limit, edges)
 
 
 def shipped_model() -> LengthModel:

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from predictor.features import END_BYTES, NAMES, Asked, featurise, words_of
+from predictor.features import NAMES, Asked, ends_of, featurise, words_of
 from predictor.model_file import Body
 from predictor.records import Record
 
@@ -136,8 +136,7 @@ def _unlimited(asked: Asked) -> Asked:
 def _vocabulary(prompts: Iterable[Asked]) -> list[bytes]:
     counts: Counter[bytes] = Counter()
     for prompt in {asked.prompt for asked in prompts}:
-        ends = prompt if len(prompt) <= 2 * END_BYTES else prompt[:END_BYTES] + b"\n" + prompt[-END_BYTES:]
-        counts.update(word for word in set(words_of(ends)) if len(word) <= 24 and _is_text(word))
+        counts.update(word for word in set(words_of(ends_of(prompt))) if len(word) <= 24 and _is_text(word))
     often = sorted((-count, word) for word, count in counts.items() if count >= LEAST_PROMPTS)
     return sorted(word for _, word in often[:WORDS])
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from core.instances import Shape
 from core.service import CLASSES, STEP_TOKENS, Edges, InstanceLimits, LauncherSpec, PoolSpec, ServiceSpec, Slo
 from pools.shape import LEAST_STEP_TOKENS
-from predictor.length import RunningLengths
+from predictor.blend import Blend
 from profiles.engine_model import EngineModel
 from simulator.cluster import Costs, costs_of
 from simulator.lengths import Confused, Declared, Lengths, Oracle, Usual, even_confusion, usual_lengths
@@ -110,7 +110,7 @@ class Case:
         if self.predictor == "oracle":
             return Oracle(edges)
         if self.predictor == "live":
-            return Declared(RunningLengths(), edges)
+            return Declared(Blend(None), edges)
         return Confused(even_confusion(float(self.predictor)), self.facts.usual, edges, self.seed)
 
     def limits(self, tp: int = 0, clock_mhz: int = 0, per_step: int = 0) -> InstanceLimits:

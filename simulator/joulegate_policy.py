@@ -35,7 +35,7 @@ def joulegate_setup(case: Case, gpus: int, settings: Settings) -> Setup:
     shapes, first = plan.shapes(knowledge, setup.spec.name), dict[str, list[Shape]]()
     for (pool, tp), count in plan.counts().items():
         first.setdefault(pool, []).extend([shapes[pool, tp]] * count)
-    return replace(setup, knowledge=knowledge, first_plan=plan, first=first, tick_s=TICK_S)
+    return replace(setup, knowledge=knowledge, first_plan=plan, first=first, tick_s=TICK_S, weighs=True)
 
 
 def _pool(case: Case, name: str, serves: tuple[str, ...]) -> PoolSpec:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from core.request import Prediction
 from core.service import SIZES, Edges
-from predictor.length import Predictor
+from predictor.blend import Blend, Foretold
 from simulator.trace import Arrival
 
 ASSUMED_ACCURACY = 0.8
@@ -28,15 +28,19 @@ class Lengths(Protocol):
 class Declared:
     """The live predictor. A trace holds no prompts, so all its requests share one template and declare no limit."""
 
-    def __init__(self, predictor: Predictor, edges: Edges) -> None:
+    def __init__(self, predictor: Blend, edges: Edges) -> None:
         self._predictor = predictor
         self._edges = edges
 
     def predict(self, arrival: Arrival, room_tokens: int) -> Prediction:
-        return self._predictor.predict(b"trace", room_tokens, self._edges)
+        return self._foretell(room_tokens).prediction
 
     def learn(self, arrival: Arrival) -> None:
-        self._predictor.learn(b"trace", arrival.output_tokens)
+        """Foretells it once more, as of now: a record of what was said of every arrival would grow with the trace."""
+        self._predictor.learn(self._foretell(None), arrival.output_tokens)
+
+    def _foretell(self, limit: int | None) -> Foretold:
+        return self._predictor.foretell(b"trace", limit, self._edges)
 
 
 class Oracle:
@@ -48,7 +52,7 @@ class Oracle:
     def predict(self, arrival: Arrival, room_tokens: int) -> Prediction:
         size = SIZES.index(self._edges.output_size(arrival.output_tokens))
         tokens = min(arrival.output_tokens, room_tokens)
-        return Prediction((float(size == 0), float(size == 1), float(size == 2)), tokens, tokens)
+        return Prediction((float(size == 0), float(size == 1), float(size == 2)), tokens, tokens, tokens)
 
     def learn(self, arrival: Arrival) -> None:
         return
@@ -62,7 +66,7 @@ class Confused:
         self._edges = edges
         self._random = random.Random(f"confused {seed}")
         self._by_size = [
-            Prediction((float(size == 0), float(size == 1), float(size == 2)), q50, q90)
+            Prediction((float(size == 0), float(size == 1), float(size == 2)), q50, q90, q90)
             for size, (q50, q90) in enumerate(usual)
         ]
 

@@ -68,7 +68,7 @@ class RequestLife:
 
     def __init__(
         self, spec: ServiceSpec, world: World, tally: Tally, lengths: Lengths, door: Door, seed: int,
-        pool_of: PoolOf = pool_by_output,
+        pool_of: PoolOf = pool_by_output, weighs: bool = False,
     ) -> None:  # fmt: skip
         self.spec = spec
         self.router = Router(spec, door.max_queue, seed, self._placed, on_shed=self._shed)
@@ -81,6 +81,7 @@ class RequestLife:
         self._lengths = lengths
         self._door = door
         self._pool_of = pool_of
+        self._weighs = weighs
         self._cluster: SimCluster | None = None
         self._counts = LoadCounts()
         self._trace: Iterator[Arrival] = iter(())
@@ -121,7 +122,11 @@ class RequestLife:
         spec = self.spec
         prediction = self._lengths.predict(arrival, max(1, spec.context_tokens - arrival.input_tokens))
         self._numbers += 1
-        output_size = choose_size(prediction)
+        output_size = (
+            self.router.choose_size(prediction, arrival.input_tokens, now_s)
+            if self._weighs
+            else choose_size(prediction)
+        )
         pool_index = self._pool_of(spec, arrival, output_size)
         ttft_s = self._tally.ttft_limit_s(size_class)
         ask = ask_for(

@@ -54,6 +54,7 @@ class Setup:
     first: Mapping[str, Sequence[Shape]] = field(default_factory=dict)
     knowledge: Knowledge | None = None  # None: the controller holds every pool at its configured number of instances
     first_plan: ServicePlan | None = None  # READY at second 0, as history would have it
+    weighs: bool = False  # the output size is chosen by expected joules, as live; baselines take the likely one
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ def simulate(
             world.over = True
 
     tally = Tally(setup.spec, missed)
-    life = RequestLife(setup.spec, world, tally, setup.lengths(), setup.door, setup.seed, setup.pool_of)
+    life = RequestLife(setup.spec, world, tally, setup.lengths(), setup.door, setup.seed, setup.pool_of, setup.weighs)
     cluster = SimCluster(
         setup.spec, life.router, CostBook(setup.model), tally.gaps, world, setup.gpus, setup.costs,
         life.progressed, life.lost,

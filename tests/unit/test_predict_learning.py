@@ -1,5 +1,6 @@
 """What is learnt online: the calibration of q90, templates, services."""
 
+import itertools
 import random
 
 from hypothesis import given, settings
@@ -9,6 +10,7 @@ from core.service import Edges
 from predictor.blend import Blend
 from predictor.conformal import STEP, Calibration
 from predictor.features import Asked
+from predictor.hints import Hints
 from predictor.length import RunningLengths
 from predictor.model import shipped_model
 
@@ -44,8 +46,7 @@ def test_an_answer_cut_within_its_quantile_proves_nothing() -> None:
 def chat(
     blend: Blend, template: bytes, prompt: bytes, tokens: int, cut: bool = False, limit: int | None = None
 ) -> None:
-    told = blend.foretell(template, limit, EDGES, blend.features(Asked(prompt)))
-    blend.learn_from(template, told, tokens, cut)
+    blend.learn(blend.foretell(template, limit, EDGES, Asked(prompt)), tokens, cut)
 
 
 def test_templates_come_to_their_own_lengths() -> None:
@@ -54,8 +55,8 @@ def test_templates_come_to_their_own_lengths() -> None:
         prompt = rng.choice([b"What is a tree?", b"Write a story about a dog", b"List ten ideas for a party"])
         chat(blend, b"terse", prompt, rng.randint(8, 20))
         chat(blend, b"wordy", prompt, rng.randint(700, 900))
-    features = blend.features(Asked(b"How do I bake bread?"))
-    terse, wordy = (blend.foretell(name, None, EDGES, features).prediction for name in (b"terse", b"wordy"))
+    bread = Asked(b"How do I bake bread?")
+    terse, wordy = (blend.foretell(name, None, EDGES, bread).prediction for name in (b"terse", b"wordy"))
     assert terse.p[0] > 0.9 and terse.q50_tokens < 40
     assert wordy.p[2] > 0.9 and 500 < wordy.q50_tokens < 1200
 
@@ -63,19 +64,19 @@ def test_templates_come_to_their_own_lengths() -> None:
 def test_without_features_or_model_it_says_what_running_lengths_say() -> None:
     blend, running = Blend(None), RunningLengths()
     for tokens in (20, 40, 500):
-        blend.learn(b"t", tokens)
+        blend.learn(blend.foretell(b"t", 300, EDGES, Asked(b"x")), tokens)
         running.learn(b"t", tokens)
-    assert blend.predict(b"t", 300, EDGES) == running.predict(b"t", 300, EDGES)
-    assert blend.features(Asked(b"x")) is None
-    assert blend.foretell(b"t", 300, EDGES, None).prediction == running.predict(b"t", 300, EDGES)
+    blend.calibration = Calibration()
+    for asked in (None, Asked(b"x")):
+        assert blend.foretell(b"t", 300, EDGES, asked).prediction == running.predict(b"t", 300, EDGES)
 
 
 def test_many_templates_do_not_grow_it_and_the_limit_always_holds() -> None:
     blend = Blend(MODEL, templates=16)
     for index in range(200):
         chat(blend, b"%d" % index, b"Tell me a story", 64, cut=True, limit=64)
-        told = blend.foretell(b"%d" % index, 64, EDGES, blend.features(Asked(b"Tell me a story")))
-        assert told.prediction.p == (1.0, 0.0, 0.0) and told.prediction.q90_tokens <= 64 and told.q99_tokens <= 64
+        said = blend.foretell(b"%d" % index, 64, EDGES, Asked(b"Tell me a story")).prediction
+        assert said.p == (1.0, 0.0, 0.0) and said.q90_tokens <= 64 and said.q99_tokens <= 64
     assert len(blend._templates) == 16
 
 
@@ -87,6 +88,44 @@ def test_any_history_leaves_a_prediction_that_holds_together(history: list[tuple
     blend = Blend(MODEL)
     for template, prompt, tokens, cut in history:
         chat(blend, b"%d" % template, prompt, tokens, cut)
-    told = blend.foretell(b"0", None, EDGES, blend.features(Asked(b"hello")))
-    assert abs(sum(told.prediction.p) - 1) < 1e-9 and min(told.prediction.p) >= 0
-    assert 1 <= told.prediction.q50_tokens <= told.prediction.q90_tokens <= told.q99_tokens
+    told = blend.foretell(b"0", None, EDGES, Asked(b"hello", hint_tokens=50))
+    said, whole = told.prediction, blend.length(told)
+    assert abs(sum(said.p) - 1) < 1e-9 and min(said.p) >= 0
+    assert 1 <= said.q50_tokens <= said.q90_tokens <= said.q99_tokens
+    assert all(b > a for a, b in itertools.pairwise(whole.grid))
+    assert whole.quantile_after(said.q50_tokens, 0.5) >= said.q50_tokens
+
+
+def test_what_remains_rests_on_what_was_said() -> None:
+    blend, rng = Blend(MODEL), random.Random(3)
+    for _ in range(200):
+        chat(blend, b"t", b"Tell me a story", round(300 * 2 ** rng.gauss(0, 0.5)))
+    told = blend.foretell(b"t", None, EDGES, Asked(b"Tell me a story"))
+    whole, said = blend.length(told), told.prediction
+    assert abs(whole.quantile(0.5) / said.q50_tokens - 1) < 0.1 and abs(whole.quantile(0.9) / said.q90_tokens - 1) < 0.1
+    rests = [whole.quantile_after(out, 0.5) - out for out in (0, 200, 400)]
+    assert rests[0] > rests[1] > 0 and rests[2] > 0
+
+
+def test_a_client_is_believed_as_far_as_it_was_right() -> None:
+    blend, rng = Blend(MODEL), random.Random(4)
+    for _ in range(150):
+        tokens = rng.choice((20, 200, 900))
+        for client, hint in ((b"right", tokens), (b"half", tokens // 2), (b"random", rng.choice((20, 200, 900)))):
+            told = blend.foretell(b"t", None, EDGES, Asked(b"Go on", hint_tokens=hint), client)
+            blend.learn(told, tokens)
+    hinted = Asked(b"Go on", hint_tokens=900)
+    said = {name: blend.foretell(b"t", None, EDGES, hinted, name) for name in (b"right", b"half", b"random", b"new")}
+    assert said[b"right"].prediction.p[2] > 0.8 and 700 < said[b"right"].prediction.q50_tokens < 1100
+    assert said[b"half"].prediction.q50_tokens > 1000, "twice what it says, as always"
+    assert said[b"new"].hint is not None and said[b"new"].hint.weight == 0
+    assert said[b"random"].hint is not None and said[b"random"].hint.weight < 0.2
+
+
+def test_hints_of_many_clients_do_not_grow_it() -> None:
+    blend = Blend(None)
+    blend._hints = Hints(clients=8)
+    for index in range(50):
+        told = blend.foretell(b"t", None, EDGES, Asked(b"", hint_tokens=10), b"%d" % index)
+        blend.learn(told, 10)
+    assert len(blend._hints._clients) == 8
