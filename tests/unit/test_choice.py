@@ -1,4 +1,4 @@
-"""Which size a request is taken for: expected joules, and the likely size where they do not tell."""
+"""Which size a request is taken for: the likely one, or a longer one where an overrun would cost more."""
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ from profiles.engine_model import load_engine_model
 
 EDGES = Edges()
 MODEL = load_engine_model("llama-3.1-70b")
-CHEAP, DEAR = Price(0.2, 1.0), Price(0.2, 1.6)
+CHEAP = Price(0.2, 1.0)
 
 
 def told(s: float, m: float, q50: int = 100, q90: int = 400) -> Prediction:
@@ -27,25 +27,28 @@ def test_equal_pools_take_the_likely_size(a: float, b: float) -> None:
     assert choose_size(told(s, m), 500, EDGES, ()) == usual
 
 
-def test_a_pool_that_is_dear_for_all_is_left_to_those_who_need_it() -> None:
-    no_room = Price(0.2, 1.0, room_tokens=700)
-    prices = (no_room, no_room, DEAR)
-    assert choose_size(told(0.3, 0.15), 400, EDGES, prices) != "L", (
-        "an L answer is likelier, but mostly short ones come"
-    )
-    assert choose_size(told(0.0, 0.1, 800, 1500), 4000, EDGES, prices) == "L", "its KV finds no room elsewhere"
+@given(st.floats(0, 1), st.floats(0, 1), st.lists(st.floats(0.1, 3), min_size=3, max_size=3), st.integers(0, 8000))
+def test_never_a_shorter_one_and_never_a_longer_one_for_its_cheapness(
+    a: float, b: float, token_j: list[float], tokens: int
+) -> None:
+    s, m = min(a, b), abs(a - b)
+    usual = choose_size(told(s, m), tokens, EDGES, ())
+    assert choose_size(told(s, m), tokens, EDGES, [Price(0.2, j) for j in token_j]) == usual, "each has room for it"
+    tight = [Price(0.2, j, room) for j, room in zip(token_j, (500, 1500, 8000), strict=True)]
+    assert "SML".index(choose_size(told(s, m), tokens, EDGES, tight)) >= "SML".index(usual)
 
 
-def test_the_surer_a_long_answer_the_sooner_it_goes_where_long_ones_belong() -> None:
-    prices = (Price(0.2, 1.0, 600), Price(0.2, 1.2, 1200), Price(0.2, 1.4, 4000))
-    chosen = [choose_size(told(1 - p, 0.0, 100, 3000), 300, EDGES, prices) for p in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)]
-    order = ["SML".index(size) for size in chosen]
-    assert order == sorted(order) and order[0] == 0 and order[-1] == 2
+def test_an_answer_that_may_find_no_room_goes_where_there_is_some_if_that_is_not_too_dear() -> None:
+    unsure, prompt = told(0.55, 0.05, 90, 2000), 3000
+    tight = Price(0.2, 1.0, room_tokens=3050)
+    assert choose_size(unsure, prompt, EDGES, (tight, tight, Price(0.2, 1.1, 8000))) == "L"
+    assert choose_size(unsure, prompt, EDGES, (tight, tight, Price(0.6, 4.0, 8000))) == "S"
+    assert choose_size(told(0.98, 0.01, 90, 95), prompt, EDGES, (tight, tight, Price(0.2, 1.1, 8000))) == "S"
 
 
 def test_a_difference_below_what_models_can_tell_decides_nothing() -> None:
-    assert choose_size(told(0.0, 0.2), 100, EDGES, (Price(0.2, 1.0), Price(0.2, 1.0), Price(0.2, 1.02))) == "L"
-    assert choose_size(told(0.0, 0.2), 100, EDGES, (Price(0.2, 1.0), Price(0.2, 1.0), Price(0.2, 1.5))) == "S"
+    tight = Price(0.2, 1.0, room_tokens=1060)
+    assert choose_size(told(0.97, 0.0), 200, EDGES, (tight, tight, Price(0.2, 1.0, 4000))) == "S"
 
 
 @pytest.mark.parametrize("tp", [2, 4, 8])
