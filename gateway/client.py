@@ -20,7 +20,7 @@ NOT_FORWARDED = frozenset({
     b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
     b"transfer-encoding", b"upgrade", b"host", b"content-length", b"expect", b"accept-encoding",
     b"authorization", b"x-api-key", b"api-key", b"cookie", b"x-request-id", b"x-slo-ttft-ms", b"x-slo-tpot-ms",
-    b"x-joulegate-migrate",
+    b"x-joulegate-migrate", b"x-joulegate-energy",
 })  # fmt: skip
 NOT_RETURNED = frozenset({
     b"connection", b"keep-alive", b"transfer-encoding", b"content-length", b"server", b"date", b"x-request-id",

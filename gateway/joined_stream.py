@@ -11,7 +11,7 @@ import msgspec
 
 from gateway.continuation import Cut, Seam
 from gateway.dialect import Dialect
-from gateway.sse import EventStream, StreamBroken, events_of
+from gateway.sse import EventStream, StreamBroken, energy_comment, energy_fields, events_of
 from gateway.token_stream import Answer
 
 PLACES = ("text_offset", "tokens")
@@ -82,7 +82,8 @@ class JoinedStream(EventStream):
             chunk, over = self.chunk(said["choices"][0])
             out.append(chunk)
             if over:
-                raise StreamEnded(b"".join([*out, self.usage_chunk({}), DONE]))
+                comment = b"" if self.energy is None else energy_comment(self.energy)
+                raise StreamEnded(b"".join([*out, self.usage_chunk({}), comment, DONE]))
         return b"".join(out)
 
     def chunk(self, choice: dict[str, Any]) -> tuple[bytes, bool]:
@@ -111,7 +112,10 @@ class JoinedStream(EventStream):
             return b""
         mark = said.get("system_fingerprint")
         end = b"}\n\n" if mark is None else b',"system_fingerprint":%b}\n\n' % msgspec.json.encode(mark)
-        return self.answer.head + b'],"usage":' + self._usage_json() + end
+        usage = self._usage_json()
+        if self.energy is not None:
+            usage = b"{" + energy_fields(self.energy) + usage[1:]
+        return self.answer.head + b'],"usage":' + usage + end
 
     def _usage_json(self) -> bytes:
         prompt, output = self._prompt_tokens, len(self.answer.ids)

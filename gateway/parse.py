@@ -26,6 +26,7 @@ class Message(Struct):
 
 class StreamOptions(Struct):
     include_usage: bool | None = None
+    include_energy: bool | None = None
 
 
 class Fields(Struct):
@@ -87,6 +88,11 @@ class Parsed(Struct, frozen=True):
     def wants_usage(self) -> bool:
         options = self.fields.stream_options
         return options is not None and bool(options.include_usage)
+
+    @property
+    def wants_energy(self) -> bool:
+        options = self.fields.stream_options
+        return options is not None and bool(options.include_energy)
 
 
 def parse(body: bytes, salt: bytes) -> Parsed:

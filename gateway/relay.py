@@ -21,7 +21,7 @@ from gateway.metrics import Metrics
 from gateway.pipe import Pipe
 from gateway.resume import engine_headers, prepare
 from gateway.service import Service
-from gateway.sse import EventStream, find_usage
+from gateway.sse import Energy, EventStream, energy_comment, find_usage
 from gateway.stay import Stay
 from gateway.token_stream import Answer, TokenStream
 from pools.connection import Exchange, Head
@@ -68,8 +68,10 @@ class Relay:
 
     def _begins(self, job: Job, service: Service, slot: Slot, now_s: float) -> None:
         """From here on the instance spends joules on the request."""
+        if not job.route.generates:
+            return
         if job.bill is None:
-            size_class = job.sized.name if job.sized is not None and job.route.generates else "none"
+            size_class = job.sized.name if job.sized is not None and not job.route.embeds else "none"
             job.bill = Bill(job.request_id, job.identity.name, service.spec.name, size_class)
         ask, instance = slot.ask, slot.instance
         stint = self.ledger.begin(job.bill, service.fleet, instance, ask.input_tokens, ask.sequences, now_s)
@@ -154,15 +156,18 @@ class Relay:
         assert job.parsed is not None
         strip = job.route.usage_on_request and not job.parsed.wants_usage
         events = self._events(job, strip)
+        events.energy = self._energy(job)
         return await self._pour(job, service, slot, exchange, head, events, begin_by_s)
 
     async def _continue(self, job: Job, service: Service, slot: Slot, member: Member) -> Outcome:
         """The client has a part of its stream; this instance makes the rest."""
         resumed = await prepare(job, service, member, self.limits)
+        energy = self._energy(job)
         if isinstance(resumed, bytes):
-            job.client.end(resumed)
+            job.client.end((b"" if energy is None else energy_comment(energy)) + resumed)
             return Outcome.COMPLETED
         body, events = resumed
+        events.energy = energy
         async with await member.wires.send(b"POST", b"/v1/completions", engine_headers(job, service), body) as exchange:
             job.sent_s = self.clock.now_s()
             self._begins(job, service, slot, job.sent_s)
@@ -225,6 +230,19 @@ class Relay:
             return EventStream(job.route.dialect, strip_usage=strip_usage)
         job.answer = Answer(chat=job.route.chat)
         return TokenStream(job.answer, strip_usage=strip_usage)
+
+    def _energy(self, job: Job) -> Energy | None:
+        """What a stream that is asked for its joules says of them."""
+        asked = job.parsed is not None and job.parsed.wants_energy
+        if not asked and job.client.header(b"x-joulegate-energy") != b"on":
+            return None
+
+        def told() -> tuple[float, str]:
+            if job.stint is None:
+                return 0.0, "modelled"
+            return self.ledger.estimate(job.stint, self.clock.now_s()), self.ledger.quality(job.stint)
+
+        return told
 
     def _headers(self, job: Job, head: Head, *, whole: bool = False) -> Headers:
         """The instance's headers but for hop-by-hop ones, and the gateway's own; with joules where the answer is

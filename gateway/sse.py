@@ -6,6 +6,7 @@ engine hides in a stream, and the usage, which it takes out again where only the
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import msgspec
 
@@ -38,6 +39,22 @@ NOTABLE = {  # an arrival without any of these is forwarded unread
 }
 
 
+USAGE = b'"usage":{'
+Energy = Callable[[], tuple[float, str]]  # joules so far, and how they are known
+
+
+def energy_comment(energy: Energy) -> bytes:
+    """An event that clients take for a comment."""
+    joules, quality = energy()
+    return b": joulegate joules=%.3f quality=%b\n\n" % (joules, quality.encode())
+
+
+def energy_fields(energy: Energy) -> bytes:
+    """For the beginning of a usage."""
+    joules, quality = energy()
+    return b'"joules":%.3f,"quality":"%b",' % (joules, quality.encode())
+
+
 class StreamBroken(UpstreamFailed):
     """The engine said inside a stream that it failed, or ended it early. `before` are good events that came first.
     `kind` says how: `dead` told of an error, `abort` gave the answer up, `ended` is a stream without its end."""
@@ -50,6 +67,7 @@ class EventStream:
     """Feed it bytes, get bytes to forward. `done` after the dialect's last event; `content` once an answer began."""
 
     progress: int | None = None  # changes with every token, where tokens can be told from other bytes
+    energy: Energy | None = None  # the client asked for its joules: a comment before the last event, and in its usage
 
     def __init__(self, dialect: Dialect, *, strip_usage: bool) -> None:
         self._dialect = dialect
@@ -128,9 +146,14 @@ class EventStream:
                 self._usage_event = body
                 if self._strip and b'"choices":[]' in body:
                     continue
+                if self.energy is not None and b'"choices":[]' in body:
+                    event = event.replace(USAGE, USAGE + energy_fields(self.energy), 1)
             self.events += 1
             self.content = self.content or self._begins in body or body.startswith(self._ends)
-            self.done = self.done or body.startswith(self._ends)
+            if not self.done and body.startswith(self._ends):
+                self.done = True
+                if self.energy is not None:
+                    out.append(energy_comment(self.energy))
             out.append(event)
         return b"".join(out)
 

@@ -69,8 +69,8 @@ def work_of(site: Site, stints: Sequence[Stint], from_s: float, to_s: float) -> 
         return Work(0.0)
     busy_s = _busy_s(stints, from_s, to_s)
     tokens = tuple((stint, done) for stint in stints if (done := _prefilled(site, stint, from_s, to_s)) > 0)
-    decoding = [(stint, _overlap(stint.first_s, stint.end_s, from_s, to_s)) for stint in stints if stint.first_s]
-    decoding = [(stint, spent_s) for stint, spent_s in decoding if spent_s > 0]
+    spans = ((one, _overlap(one.first_s, one.end_s, from_s, to_s)) for one in stints if one.first_s and one.sequences)
+    decoding = [(stint, spent_s) for stint, spent_s in spans if spent_s > 0]
     seq_s = sum(stint.sequences * spent_s for stint, spent_s in decoding)
     if site.model is None:
         return _by_time(seconds, busy_s, tokens, decoding, seq_s)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 
-class Ended(Struct, frozen=True):
+class Ended(Struct, frozen=True, gc=False):  # none of these refers to what refers to it
     """How a request ended, as its row in the run log says. `wall_s` is Unix time."""
 
     wall_s: float
@@ -20,7 +20,7 @@ class Ended(Struct, frozen=True):
     attained: bool
 
 
-class Bill(Struct, eq=False):
+class Bill(Struct, eq=False, gc=False):
     """The joules of one request so far. `open`: stints that are not settled to their end. `modelled`: a part of it was
     read from no counter."""
 
@@ -39,7 +39,7 @@ class Bill(Struct, eq=False):
         return self.prefill_j + self.decode_j
 
 
-class Stint(Struct, eq=False):
+class Stint(Struct, eq=False, gc=False):
     """One attempt at one instance; monotonic seconds, 0 = not yet. `prefill_tokens` are to be prefilled there, which
     for the rest of a stream are those of the prompt and of what was said before; `prefilled` of them are billed."""
 

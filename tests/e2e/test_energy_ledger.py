@@ -5,7 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import httpx
+import openai
 import pytest
 
 from tests.e2e.process import Gateway, write_config
@@ -65,6 +67,45 @@ def test_lines_add_up_to_the_counter(gateway: Gateway) -> None:
     assert found["by_pool"]["all"]["joules"] == pytest.approx(lines["requests"])
     assert found["co2"]["g"] == pytest.approx(found["meter_j"] / 3.6e6 * 300) and found["cost"] is None
     assert sum(point["total"] for point in found["series"]) * found["step_s"] == pytest.approx(found["meter_j"])
+
+
+CHAT, TEXT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
+ASKED = [(path, by) for by in ("header", "nothing") for path in (CHAT, TEXT, MESSAGES, RESPONSES)]
+
+
+@pytest.mark.parametrize(("path", "by"), [*ASKED, (CHAT, "option"), (TEXT, "option")])
+def test_a_stream_tells_its_joules_when_asked(path: str, by: str, gateway: Gateway) -> None:
+    body: dict[str, Any] = {"model": MODEL, "stream": True, "max_tokens": 20}
+    body |= {TEXT: {"prompt": "hello"}, RESPONSES: {"input": "hello"}}.get(path, {"messages": BODY["messages"]})
+    if by == "option":
+        body["stream_options"] = {"include_energy": True, "include_usage": True}
+    headers = {"x-joulegate-energy": "on"} if by == "header" else {}
+    said = gateway.http.post(gateway.url + path, json=body, headers=headers).text.strip().split("\n\n")
+    comments = [event for event in said if event.startswith(":")]
+    usages = [event for event in said if '"joules":' in event]
+    if by == "nothing":
+        assert not comments and not usages
+        return
+    (comment,) = comments
+    fields = dict(pair.split("=") for pair in comment.split()[2:])
+    assert float(fields["joules"]) > 0 and fields["quality"] == "modelled" and said.index(comment) == len(said) - 2
+    if by == "option":
+        usage = json.loads(usages[0].removeprefix("data: "))["usage"]
+        assert usage["joules"] == pytest.approx(float(fields["joules"]), rel=0.05) and usage["completion_tokens"] > 0
+    else:
+        assert not usages  # no usage was asked for
+
+
+def test_official_clients_read_streams_with_joules(gateway: Gateway) -> None:
+    with openai.OpenAI(base_url=f"{gateway.url}/v1", api_key="x", max_retries=0) as client:
+        options = {"include_usage": True, "include_energy": True}
+        with client.chat.completions.create(**BODY, stream=True, stream_options=options) as stream:
+            chunks = list(stream)
+    assert chunks[-1].usage.joules > 0 and chunks[-1].usage.quality == "modelled"
+    with anthropic.Anthropic(base_url=gateway.url, api_key="x", max_retries=0) as claude:
+        headers = {"x-joulegate-energy": "on"}
+        with claude.messages.stream(**BODY, extra_headers=headers) as stream:
+            assert stream.get_final_message().usage.output_tokens > 0
 
 
 def test_bad_spans_are_told(gateway: Gateway) -> None:

@@ -29,7 +29,7 @@ def stints(draw: st.DrawFn) -> list[Stint]:
         first_s = draw(st.one_of(st.just(0.0), st.floats(0.001, 6).map(lambda more, at=begin_s: at + more)))
         begun_s = max(begin_s, first_s)
         end_s = draw(st.one_of(st.just(0.0), st.floats(0, 6).map(lambda more, at=begun_s: at + more)))
-        made.append(stint(begin_s, first_s, end_s, draw(st.integers(0, 9000)), draw(st.integers(1, 4))))
+        made.append(stint(begin_s, first_s, end_s, draw(st.integers(0, 9000)), draw(st.integers(0, 4))))
     return made
 
 
