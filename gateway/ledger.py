@@ -109,7 +109,9 @@ class Ledger:
         since_s = stint.first_s if stint.first_s > seat.from_s else seat.from_s
         joules += (stint.prefill_tokens - stint.prefilled) * seat.token_j
         if stint.first_s and now_s > since_s:
-            joules += (now_s - since_s) * stint.sequences * (seat.seq_w or self._first_seq_w(seat))
+            if not seat.seq_w:
+                seat.seq_w = self._first_seq_w(seat)
+            joules += (now_s - since_s) * stint.sequences * seat.seq_w
         return joules
 
     def quality(self, stint: Stint) -> str:
