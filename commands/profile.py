@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from commands.profile_check import check
+from commands.profile_fit import fit
 from commands.profile_frontier import frontier
 from commands.profile_import import import_
 from commands.profile_measure import measure
@@ -16,3 +17,4 @@ app.command("measure")(measure)
 app.command("frontier")(frontier)
 app.command("recommend")(recommend)
 app.command("import")(import_)
+app.command("fit")(fit)

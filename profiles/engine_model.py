@@ -19,6 +19,7 @@ import yaml
 MODELS_DIR = Path(__file__).parent
 GPUS = ("h100", "h200", "a100")
 DEFAULT_GPU = "h100"
+MODEL_SUFFIX = ".model.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,8 @@ class EngineModel:
     """One model on one kind of GPU. Answers are monotone in running sequences and in tokens.
 
     `idle_w`: ready with nothing running (context and weights loaded); `bare_idle_w`: no process; `parked_w`: asleep,
-    the context kept. All three are watts of one GPU.
+    the context kept. All three are watts of one GPU. `front_s` passes outside of steps before a request's first token
+    is out: HTTP, tokenizing, hand-over to the engine; 0 in the shipped models, whose sources have it in their prefill.
     """
 
     gpu: str
@@ -81,6 +83,7 @@ class EngineModel:
     start_s: float
     switch: SwitchCosts
     context_tokens: int  # mean KV tokens of a running sequence in the runs behind the decode constants
+    front_s: float = 0.0
 
     def point(self, tp: int) -> TpPoint:
         try:
@@ -178,7 +181,11 @@ def gpu_of(card: str) -> str:
 
 
 def load_engine_model(name: str, gpu: str = DEFAULT_GPU) -> EngineModel:
-    """The engine model called `name` on `gpu`; ValueError lists the known names."""
+    """The engine model called `name` on `gpu`, or of the file NAME.model.yaml; ValueError lists the known names."""
+    if name.endswith(MODEL_SUFFIX):
+        from profiles.model_file import load_model  # it builds on the classes above
+
+        return load_model(Path(name))
     document = read_models(gpu)
     base = read_models(document["like"]) if "like" in document else document
     models = base["models"]

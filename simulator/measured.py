@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pools.measure import About, Probe, Rule, Sample, Seen, Window, idle_window
 from pools.measure_window import Watch, arrivals
@@ -252,10 +252,13 @@ class SimulatedTarget:
             },
         )
 
+    def at(self, tp: int, clock_mhz: int) -> None:
+        self._tp, self._clock_mhz = tp, clock_mhz
+
     async def configure(self, tp: int, clock_mhz: int) -> float:
         self._model.point(tp)
         took_s = self._model.start_s if tp != self._tp else 0.0
-        self._tp, self._clock_mhz = tp, clock_mhz
+        self.at(tp, clock_mhz)
         return took_s
 
     async def run(self, probe: Probe, rule: Rule) -> Window:
@@ -291,7 +294,13 @@ class SimulatedTarget:
                 opened = opened if was_open or watch.opened_s is None else reading
                 closed = reading
             sample_s += rule.sample_s
-        return _window(probe, watch, opened, closed, engine.heard, seqs, sample_s)
+        window = _window(probe, watch, opened, closed, engine.heard, seqs, sample_s)
+        front_s = self._model.front_s
+        return replace(window, requests=tuple(_later(one, front_s) for one in window.requests)) if front_s else window
+
+
+def _later(seen: Seen, front_s: float) -> Seen:
+    return seen if seen.first_s is None else Seen(seen.arrived_s, seen.first_s + front_s)
 
 
 def _owed(seqs: list[Seq], opened_s: float, closed_s: float, now_s: float, saturated: bool) -> bool:

@@ -44,6 +44,7 @@ def figures(ran: Ran, rates: Rates, power_cap_w: float | None = None) -> dict[st
         "watts_p99": ran.meter.watts_quantile(0.99),
         **_times("ttft", tally.ttft()),
         **_times("tbt", tbt),
+        **_times("e2e", tally.whole),
         "attainment": {name: one.attainment for name, one in zip(CLASSES, tally.classes, strict=True) if one.arrived},
         "attainment_all": tally.attainment_all,
         "keeps_promise": tally.keeps_promise(),

@@ -68,7 +68,7 @@ class RequestLife:
 
     def __init__(
         self, spec: ServiceSpec, world: World, tally: Tally, lengths: Lengths, door: Door, seed: int,
-        pool_of: PoolOf = pool_by_output, weighs: bool = False,
+        pool_of: PoolOf = pool_by_output, weighs: bool = False, front_s: float = 0.0,
     ) -> None:  # fmt: skip
         self.spec = spec
         self.router = Router(spec, door.max_queue, seed, self._placed, on_shed=self._shed)
@@ -82,6 +82,7 @@ class RequestLife:
         self._door = door
         self._pool_of = pool_of
         self._weighs = weighs
+        self._front_s = front_s  # of the engine model: what passes outside of steps before the first token
         self._cluster: SimCluster | None = None
         self._counts = LoadCounts()
         self._trace: Iterator[Arrival] = iter(())
@@ -192,13 +193,14 @@ class RequestLife:
             flight = seq.owner
             assert isinstance(flight, Flight) and flight.slot is not None
             flight.slot.first_token()
-            self._tally.first_token(flight.size_class, self._world.now_s - flight.ask.arrived_s)
+            self._tally.first_token(flight.size_class, self._world.now_s - flight.ask.arrived_s + self._front_s)
         for seq in finished:
             flight = seq.owner
             assert isinstance(flight, Flight) and seq.first_s is not None
             self._tally.prompt_tokens += seq.prompt
-            ttft_s = seq.first_s - flight.ask.arrived_s
-            attained = self._tally.completed(flight.size_class, seq, flight.arrival, ttft_s)
+            ttft_s = seq.first_s - flight.ask.arrived_s + self._front_s
+            took_s = self._world.now_s - flight.ask.arrived_s + self._front_s
+            attained = self._tally.completed(flight.size_class, seq, flight.arrival, ttft_s, took_s)
             self._counts.completed(flight.predicted, seq.end, attained)
             self._lengths.learn(flight.arrival)
             self._leaves(flight)

@@ -117,7 +117,10 @@ def simulate(
             world.over = True
 
     tally = Tally(setup.spec, missed)
-    life = RequestLife(setup.spec, world, tally, setup.lengths(), setup.door, setup.seed, setup.pool_of, setup.weighs)
+    life = RequestLife(
+        setup.spec, world, tally, setup.lengths(), setup.door, setup.seed, setup.pool_of, setup.weighs,
+        setup.model.front_s,
+    )  # fmt: skip
     cluster = SimCluster(
         setup.spec, life.router, CostBook(setup.model), tally.gaps, world, setup.gpus, setup.costs,
         life.progressed, life.lost,

@@ -36,6 +36,7 @@ class Tally:
     def __init__(self, spec: ServiceSpec, on_missed: Callable[[int], None] = lambda size_class: None) -> None:
         self.classes = [ClassTally() for _ in CLASSES]
         self.gaps = GapSketches(len(CLASSES))
+        self.whole = Sketch()  # seconds from arrival to the last token, of complete answers
         self.outcomes = dict.fromkeys(Outcome, 0)
         self.prompt_tokens = 0  # of requests that were started
         self.output_tokens = 0  # of completed requests
@@ -62,10 +63,11 @@ class Tally:
     def first_token(self, size_class: int, ttft_s: float) -> None:
         self.classes[size_class].ttft.add(ttft_s)
 
-    def completed(self, size_class: int, seq: Seq, arrival: Arrival, ttft_s: float) -> bool:
+    def completed(self, size_class: int, seq: Seq, arrival: Arrival, ttft_s: float, took_s: float) -> bool:
         """Attained: the first token in time, and at most ceil(1 %) of its gaps late. A truncated answer is missed."""
         self.outcomes[Outcome.COMPLETED] += 1
         self.output_tokens += seq.end
+        self.whole.add(took_s)
         tally = self.classes[size_class]
         whole = seq.end == arrival.output_tokens
         in_time = ttft_s <= self._ttft_limit_s[size_class // 3]
