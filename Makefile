@@ -14,7 +14,7 @@ ENGINE ?= emulated
 PAPER ?=
 STAMP := $(VENV)/.installed
 
-.PHONY: help install serve test test-unit test-e2e test-vllm check format lock replay bench bench-self agent-kills chaos paper clean
+.PHONY: help install serve test test-unit test-e2e test-vllm test-browser check format lock replay bench bench-self agent-kills chaos paper clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -32,8 +32,8 @@ $(STAMP): requirements.lock requirements-uv.lock pyproject.toml
 serve: install ## gateway, controller and three emulated pools on 127.0.0.1:8080; Ctrl-C ends all of it
 	$(BIN)/joulegate serve $(CONFIG)
 
-test: install ## all tests but those that need vLLM
-	$(BIN)/pytest tests --ignore=tests/vllm
+test: install ## all tests but those that need vLLM or a browser
+	$(BIN)/pytest tests --ignore=tests/vllm --ignore=tests/browser
 
 test-unit: install ## the pure tests, seconds
 	$(BIN)/pytest tests/unit
@@ -44,6 +44,10 @@ test-e2e: install ## the gateway as a process, official clients, faults
 test-vllm: install ## three real vLLM servers on the CPU behind the gateway, compared byte by byte
 	bash tests/vllm/install.sh
 	$(BIN)/pytest tests/vllm -s
+
+test-browser: install ## the dashboard in real Chromium; installs Playwright, and Chromium where it may
+	bash tests/browser/install.sh
+	$(BIN)/pytest tests/browser
 
 check: install ## lint, types, import contracts
 	$(BIN)/ruff check .
@@ -58,6 +62,7 @@ format: install ## lay the code out
 lock: ## resolve the dependencies anew
 	$(BIN)/uv pip compile --quiet --generate-hashes --no-annotate --no-header --group dev pyproject.toml --python-version 3.11 -o requirements.lock
 	$(BIN)/uv pip compile --quiet --generate-hashes --no-annotate --no-header -c requirements.lock pyproject.toml --python-version 3.11 -o requirements-serve.lock
+	$(BIN)/uv pip compile --quiet --generate-hashes --no-annotate --no-header -c requirements.lock --group browser --python-version 3.11 -o requirements-browser.lock
 	echo uv | $(BIN)/uv pip compile --quiet --generate-hashes --no-annotate --no-header --python-version 3.11 - -o requirements-uv.lock
 
 replay: install ## MINUTES of TRACE live through the emulated pools: TTFT and TBT per class, errors, pool shares

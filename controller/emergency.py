@@ -22,8 +22,7 @@ def climb(
         before = standings.get(pool.name, Standing())
         if not pool.queued and not before.rungs:
             continue
-        able = [i for i in ready if _reachable(pools, i, place)]
-        late_s = lateness_s(pool.waiting, seen.now_s, prefill_tokens_per_s(able, known))
+        late_s = predicted_late_s(pools, place, ready, known, seen.now_s)
         after = climbed(before, late_s, pool.queued, seen.now_s)
         if after.rungs != before.rungs:
             notes.append(
@@ -38,6 +37,14 @@ def climb(
             actions += _steers(pool, before, after)
         standings[pool.name] = after
     return replace(one, standings=standings), actions
+
+
+def predicted_late_s(
+    pools: Sequence[SeenPool], place: int, ready: Sequence[SeenInstance], known: ServiceKnowledge, now_s: float
+) -> float:  # fmt: skip
+    """Of the worst request that waits for the pool at `place`; negative: the slack of its whole queue."""
+    able = [i for i in ready if _reachable(pools, i, place)]
+    return lateness_s(pools[place].waiting, now_s, prefill_tokens_per_s(able, known))
 
 
 def prefill_tokens_per_s(instances: Sequence[SeenInstance], known: ServiceKnowledge) -> float:

@@ -48,7 +48,7 @@ def make_app(gateway: Gateway, cold: FastAPI, cold_routes: dict[str, str], admin
 
 def _check_route(method: str, path: str, cold_routes: dict[str, str]) -> None:
     """Raises what is to be told of a route that FastAPI does not have."""
-    if path.startswith(("/admin/", "/docs", "/openapi.json")) or method in cold_routes.get(path, ""):
+    if path.startswith(("/admin/", "/dashboard", "/docs", "/openapi.json")) or method in cold_routes.get(path, ""):
         return
     if path in ROUTES:
         raise MethodNotAllowed(f"{path} takes POST", allow="POST")

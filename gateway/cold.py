@@ -59,7 +59,8 @@ def add_cold_routes(
 
     @app.get("/", include_in_schema=False)
     async def root() -> dict[str, str]:
-        return {"name": "joulegate", "version": VERSION, "api": "/v1", "admin": "/docs", "state": "/admin/state"}
+        return {"name": "joulegate", "version": VERSION, "api": "/v1", "admin": "/docs", "state": "/admin/state",
+                "dashboard": "/dashboard"}  # fmt: skip
 
     @app.api_route("/v1/models", methods=["GET", "HEAD"], include_in_schema=False)
     async def models(request: Request) -> dict[str, Any]:

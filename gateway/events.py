@@ -38,6 +38,8 @@ class Events:
 
     def record(self, row: Mapping[str, object]) -> None:
         self._recorder.record(row)
+        if row["kind"] == "decision":  # every tick whole, for deciding it again: too much for a listener
+            return
         if row["kind"] != "request":
             self.tell(KINDS.get(str(row["kind"]), "note"), row)
         elif "moves" in row:

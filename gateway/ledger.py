@@ -58,6 +58,14 @@ class Tick:
     quality: str
 
 
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One instance at the last reading: mean watts by cause since the one before, and how they are known."""
+
+    watts: Mapping[str, float]
+    quality: str
+
+
 class Ledger:
     """`fleets` are all there are, retiring ones too. `on_tick` is told after every reading, `on_settled` of every bill
     that is complete."""
@@ -158,6 +166,11 @@ class Ledger:
         """Hands what was booked to the store."""
         batch, self._batch = self._batch, Batch()
         self.store.write(batch, wall_s)
+
+    @property
+    def drawn(self) -> dict[str, Drawn]:
+        """By instance."""
+        return {name: Drawn(seat.watts, seat.quality) for name, seat in self._seats.items()}
 
     def factors(self) -> dict[tuple[str, int, int], tuple[float, float, float]]:
         """What was learnt of idle, prefill and decode joules, by service, TP and clock."""

@@ -19,9 +19,12 @@ from core.recorder import NullRecorder, Recorder
 from gateway.admin import add_validation_errors, make_admin
 from gateway.agents import known_soon
 from gateway.app import make_app
+from gateway.board import Board
+from gateway.board_events import BoardEvents
 from gateway.cold import COLD_ROUTES, VERSION, add_cold_routes, add_error_answers
 from gateway.config import Config
 from gateway.config_file import ConfigError
+from gateway.dashboard import add_dashboard
 from gateway.docs_page import add_docs_page
 from gateway.metrics import run_log_counters
 from gateway.protocol import gateway_protocol
@@ -69,12 +72,14 @@ async def run_gateway(config: Config, load: Callable[[], Config], environment: M
         RunLog(config.run_log.path, config.run_log.max_bytes, config.run_log.keep) if config.run_log.path else None
     )
     recorder: Recorder = run_log or NullRecorder()
-    running = build(config, clock, recorder, environment)
+    events = BoardEvents(recorder)
+    running = build(config, clock, events, environment)
+    board = Board(running, events)
     if run_log is not None:
         live = running.metrics.gauges
         rows = run_log
         running.metrics.gauges = lambda: [*live(), run_log_counters(rows.written, rows.dropped, rows.failed)]
-    server = make_server(running, load, environment)
+    server = make_server(running, board, load, environment)
     gc.collect()
     gc.freeze()  # what is loaded stays: a full collection would walk 60,000 objects, 30 ms in which no stream moves
     stop = asyncio.Event()
@@ -103,9 +108,11 @@ async def run_gateway(config: Config, load: Callable[[], Config], environment: M
                 group.create_task(kept_up(running.gateway.lag.run, "loop lag", clock)),
                 group.create_task(kept_up(running.ledger.run, "energy ledger", clock)),
                 group.create_task(kept_up(running.cluster.probe_forever, "prober", clock)),
+                group.create_task(kept_up(board.run, "dashboard", clock)),
                 group.create_task(_tell_when_ready(running)),
             ]
             await stop.wait()
+            board.close()
             await _drain(running, server)
             server.should_exit = True
             await serving
@@ -124,7 +131,9 @@ async def run_gateway(config: Config, load: Callable[[], Config], environment: M
     log.info("stopped")
 
 
-def make_server(running: Running, load: Callable[[], Config], environment: Mapping[str, str]) -> Server:
+def make_server(
+    running: Running, board: Board, load: Callable[[], Config], environment: Mapping[str, str]
+) -> Server:  # fmt: skip
     def load_or_tell() -> Config:
         try:
             return load()
@@ -136,6 +145,7 @@ def make_server(running: Running, load: Callable[[], Config], environment: Mappi
     add_error_answers(cold, running.gateway)
     add_cold_routes(cold, running.gateway, running.registry, running.agents)
     add_docs_page(cold)
+    add_dashboard(cold, board)
     add_validation_errors(cold)
     return Server(
         uvicorn.Config(

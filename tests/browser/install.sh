@@ -1,0 +1,25 @@
+#!/bin/bash
+# What tests/browser needs beside .venv: Playwright from its own lock, and a Chromium.
+# Usage: tests/browser/install.sh      (does nothing for what is there)
+#
+# Playwright's own browsers are downloads from outside of any package registry, so the distribution's Chromium is used.
+# Where none is found and none may be installed, the tests skip themselves and say why; CI=true makes that an error.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+stamp=.venv/.browser
+want=$(sha256sum requirements-browser.lock | cut -d' ' -f1)
+if [[ ! -f $stamp || $(<"$stamp") != "$want" || .venv/.installed -nt $stamp ]]; then
+  .venv/bin/uv pip install --quiet --python .venv/bin/python --no-deps --require-hashes -r requirements-browser.lock
+  echo "$want" >"$stamp"
+fi
+for name in "${CHROMIUM:-}" chromium chromium-browser google-chrome google-chrome-stable; do
+  if [[ -n $name ]] && command -v "$name" >/dev/null; then exit 0; fi
+done
+if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
+  export DEBIAN_FRONTEND=noninteractive
+  apt-get update -qq
+  apt-get install -y -qq --no-install-recommends chromium >/dev/null
+elif [[ ${CI:-} == true ]]; then
+  echo "no Chromium here, and not root: install it, or name it in CHROMIUM" >&2
+  exit 1
+fi
