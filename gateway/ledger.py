@@ -234,7 +234,7 @@ class Ledger:
         site = Site(model, instance.tp, instance.clock_mhz, instance.step_tokens, idle_w, pace)
         work = work_of(site, seat.stints, seat.from_s, to_s)
         factors = self._factors.setdefault((seat.service, instance.tp, instance.clock_mhz), Factors())
-        known = factors.now()
+        known, judged = factors.now(), (0.0, 0.0)
         if joules is None:
             shares = shared_out(work, known, None) if model is not None else Shares(0.0, 0.0, 0.0, 0.0)
             seat.guessed_j += shares.idle_j + shares.requests_j
@@ -242,35 +242,29 @@ class Ledger:
             expected_j = sum(part * factor for part, factor in zip(work.parts, known, strict=True))
             if model is not None and state is not State.STARTING and seat.guessed_j == 0:
                 factors.learn(work.parts, joules)
-                self._judge(seat, expected_j, joules, wall_s)
+                judged = expected_j, joules
             shares = shared_out(work, known, joules - seat.guessed_j)
             if LINES[state] in ("starting", "switching") and not shares.requests_j:
                 shares = Shares(joules - seat.guessed_j, 0.0, 0.0, 0.0)  # no model says what loading weights draws
-        self._enter(seat, work, shares, joules, LINES[state], wall_s)
+        self._enter(seat, work, shares, joules, LINES[state], judged, wall_s)
         if joules is not None:
             seat.guessed_j = 0.0
         seat.from_s = to_s
 
-    def _judge(self, seat: Seat, expected_j: float, joules: float, wall_s: float) -> None:
-        """How well the model foretold a window."""
-        row = self._window(seat.service, seat.instance.pool, seat.quality, wall_s)
-        row[9] += expected_j
-        row[10] += joules
-        both = self.expected.setdefault(seat.service, [0.0, 0.0])
-        both[0] += expected_j
-        both[1] += joules
-
     def _enter(
-        self, seat: Seat, work: Work, shares: Shares, joules: float | None, line: str, wall_s: float
+        self, seat: Seat, work: Work, shares: Shares, joules: float | None, line: str, judged: tuple[float, float],
+        wall_s: float,
     ) -> None:  # fmt: skip
+        """Onto its lines and bills. `judged`: joules that were foretold, and then counted."""
         pool, booked_j = seat.instance.pool, shares.idle_j + shares.requests_j + shares.residual_j
-        row = self._window(seat.service, pool, seat.quality, wall_s)
-        row[0] += joules or 0.0
-        row[1] += booked_j if joules is None else -seat.guessed_j
+        filled_j = booked_j if joules is None else -seat.guessed_j
         by_cause = {"prefill": shares.prefill_j, "decode": shares.decode_j, line: shares.idle_j}
         by_cause["residual"] = shares.residual_j
-        for at, cause in enumerate(CAUSES, start=2):
-            row[at] += by_cause.get(cause, 0.0)
+        values = (joules or 0.0, filled_j, *(by_cause.get(cause, 0.0) for cause in CAUSES), *judged)
+        self._spread((seat.service, pool, seat.quality), values, work.seconds, wall_s)
+        both = self.expected.setdefault(seat.service, [0.0, 0.0])
+        both[0] += judged[0]
+        both[1] += judged[1]
         for cause, spent_j in (*by_cause.items(), ("meter", joules or 0.0)):
             key = (seat.service, pool, cause)
             self.totals[key] = self.totals.get(key, 0.0) + spent_j
@@ -293,9 +287,8 @@ class Ledger:
         joules = self.odometers.passed(counted.parts, from_zero=False)
         if not joules:
             return
-        row = self._window("", "", source.quality, wall_s)
-        row[0] += joules
-        row[4] += joules
+        values = (joules, 0.0, 0.0, 0.0, joules, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+        self._spread(("", "", source.quality), values, self.interval_s, wall_s)
         for cause in ("idle", "meter"):
             self.totals["", "", cause] = self.totals.get(("", "", cause), 0.0) + joules
 
@@ -329,8 +322,19 @@ class Ledger:
         self.last = Tick(wall_s, watts, pools, "measured" if measured else "modelled")
         self.on_tick(self.last)
 
-    def _window(self, service: str, pool: str, quality: str, wall_s: float) -> list[float]:
-        return self._batch.window((wall_s // WINDOW_S * WINDOW_S, service, pool, quality))
+    def _spread(self, key: tuple[str, str, str], values: Sequence[float], seconds: float, wall_s: float) -> None:
+        """Evenly over the `seconds` before `wall_s`: a counter that was silent tells of all the time since."""
+        at_s = wall_s - seconds
+        while True:
+            begin_s = at_s // WINDOW_S * WINDOW_S
+            until_s = min(wall_s, begin_s + WINDOW_S)
+            share = (until_s - at_s) / seconds if seconds > 0 else 1.0
+            row = self._batch.window((begin_s, *key))
+            for place, value in enumerate(values):
+                row[place] += value * share
+            if until_s >= wall_s:
+                return
+            at_s = until_s
 
     def _account(self, bill: Bill, pool: str, wall_s: float) -> list[float]:
         return self._batch.account((wall_s // ACCOUNT_S * ACCOUNT_S, bill.service, pool, bill.size_class, bill.key))
