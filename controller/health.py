@@ -14,6 +14,7 @@ UP, DOWN = 1.06, 0.98  # the trim after a minute under the promise, and after on
 TRIMS = (0.8, 1.6)
 UP_PER_SHARE, MOST_UP = 3.0, 1.3  # a minute that lost a tenth of its requests is no rounding error of the price
 HARMED_S = 300.0
+MINUTES_KEPT = 60
 
 
 def judged(
@@ -32,7 +33,8 @@ def judged(
 
 def _minute(health: Health, now_s: float, settings: Settings) -> Health:
     """The trim spends what of the error budget is left, and stops at once when a minute has overspent."""
-    fresh = replace(health, minute_s=now_s, judged=0, attained=0)
+    minutes = (*health.minutes, (health.judged, health.attained))[-MINUTES_KEPT:]
+    fresh = replace(health, minute_s=now_s, judged=0, attained=0, minutes=minutes)
     if health.judged < TELLING:
         return fresh
     share = health.attained / health.judged

@@ -107,7 +107,7 @@ def clocks(overrides: Sequence[Override], seen: Seen, service: str) -> list[Acti
         SetClock(i.id, mhz, f"pinned by {o.id}")
         for i in seen.instances
         if i.service == service and (o := pinned.get(i.pool)) and (mhz := o.clock_mhz)
-        and i.clock_knob and i.state in (State.READY, State.DRAINING, State.STARTING) and i.clock_mhz != mhz
+        and i.clock_knob and i.state is State.READY and i.clock_mhz != mhz
     ]  # fmt: skip
 
 
@@ -134,6 +134,17 @@ def bounded(
             shapes[kinds[0]] = AS_CONFIGURED
         _resize(counts, kinds, wanted - whole)
     return counts, shapes
+
+
+def lacking(
+    overrides: Sequence[Override], service: str, counts: Mapping[Kind, int], instances: Sequence[SeenInstance]
+) -> bool:
+    """A pool has fewer instances than an operator ordered."""
+    ordered = {o.pool for o in overrides if o.kind in ("pin", "floor") and o.service == service and o.instances}
+    if not ordered:
+        return False
+    there = [(i.pool, i.tp) for i in instances if i.state in (State.STARTING, State.READY, State.PARKED)]
+    return any(there.count(kind) < count for kind, count in counts.items() if kind[0] in ordered)
 
 
 def _numbers(overrides: Sequence[Override], kind: str) -> list[int]:

@@ -35,11 +35,13 @@ LEAST_RPS = 0.05  # a pool without load is still planned for one request in twen
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One service's part of a plan. `trim` stretches the demand by what attainment has taught."""
+    """One service's part of a plan. `trim` stretches the demand by what attainment has taught. `load`: to be planned
+    for, in times of what is forecast."""
 
     knowledge: ServiceKnowledge
     demand: Demand
     trim: float = 1.0
+    load: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +173,11 @@ def _ways(name: str, one: Asked, ask: Ask) -> list[Part]:
     spec, model, settings = one.knowledge.spec, one.knowledge.model, ask.knowledge.settings
     assert model is not None, "only services with an engine model are planned"
     forecast = one.demand.load.forecast(ask.wall_s, SOON_S, settings.coverage)
-    means = {pool: _at_least(mix) for pool, mix in pool_mixes(one.demand, spec, forecast.mean).items() if mix}
+    means = {
+        pool: _at_least(scaled(mix, one.load))
+        for pool, mix in pool_mixes(one.demand, spec, forecast.mean).items()
+        if mix
+    }
     peaks = pool_mixes(one.demand, spec, forecast.shared())
     busiest = _busiest(one.demand.load.windows.minutes[-BUSY_MINUTES:], forecast.total_mean)
     priced: dict[tuple[str, ...], tuple[Column, ...]] = {}
@@ -187,12 +193,13 @@ def _ways(name: str, one: Asked, ask: Ask) -> list[Part]:
                 )
             columns += priced[pools]
             peak_rps = sum(rate(peaks[pool]) for pool in pools)
-            fastest = max(one.trim * peak_rps, busiest * rate(mix))
+            fastest = max(one.trim * one.load * peak_rps, busiest * rate(mix))
             wanted = max(MEAN_ROOM * rate(mix), fastest / _boost(priced[pools]))
             demands.append(PoolDemand(name, pools[-1], wanted))
         stretch = sum(d.rps for d in demands) / max(1e-9, sum(rate(mix) for mix in means.values()))
         rps, prompt, answer = (stretch * value for value in _sums(means))
-        mean_rps, upper_rps = forecast.total_mean.requests_rps, forecast.total_upper.requests_rps
+        mean_rps = one.load * forecast.total_mean.requests_rps
+        upper_rps = one.load * forecast.total_upper.requests_rps
         ways.append(Part(name, model, tuple(columns), tuple(demands), (rps, prompt, answer), mean_rps, upper_rps))
     return [way for way in ways if _able(way)]
 

@@ -15,7 +15,8 @@ from core.instances import Action
 @dataclass(frozen=True, slots=True)
 class Health:
     """Attainment by minutes. `bad`: minutes in a row under what was promised; until `harmed_until_s` everything goes to
-    its fastest. `trim` stretches the planned demand: up quickly after a miss, down slowly while nothing is missed."""
+    its fastest. `trim` stretches the planned demand: up quickly after a miss, down slowly while nothing is missed.
+    `minutes`: (judged, attained) of the last hour."""
 
     minute_s: float = 0.0
     judged: int = 0
@@ -23,6 +24,7 @@ class Health:
     bad: int = 0
     harmed_until_s: float = 0.0
     trim: float = 1.0
+    minutes: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,10 @@ class ServiceState:
     kv_tokens: Mapping[str, int] = field(default_factory=dict)
     failures: Mapping[str, int] = field(default_factory=dict)
     retry_at_s: Mapping[str, float] = field(default_factory=dict)
+
+    def in_force(self, mode: str) -> ServicePlan | None:
+        """None: the configured instances are what is wanted."""
+        return {"enforce": self.plan, "advise": self.approved}.get(mode)
 
 
 @dataclass(frozen=True, slots=True)

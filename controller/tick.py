@@ -24,6 +24,7 @@ from controller.overrides import (
     drains,
     excluded,
     imposed,
+    lacking,
     live,
     paused,
     take_out,
@@ -122,7 +123,7 @@ def _acted(
     one: ServiceState, view: View, knowledge: Knowledge, notes: Notes
 ) -> tuple[ServiceState, list[Action], list[Action]]:
     """What is done by the plan in force, and what the newest would do besides where the mode does not let it."""
-    force = {"enforce": one.plan, "advise": one.approved}.get(knowledge.mode)
+    force = one.in_force(knowledge.mode)
     after, done = _decided(replace(one, plan=force), view, knowledge, notes)
     if force is one.plan:
         return after, done, []
@@ -147,7 +148,7 @@ def _watched(one: ServiceState, view: View, knowledge: Knowledge, notes: Notes) 
     before = one.demand.counts
     demand = observed(one.demand, known.spec, view.seen.wall_s, counts.counts)
     health = judged(one.health, before, counts.counts, view.seen.now_s, knowledge.settings)
-    if health.harmed_until_s > one.health.harmed_until_s:
+    if health.harmed_until_s > one.health.harmed_until_s and plannable(view.name, knowledge):
         notes.append({"note": "do_no_harm", "service": view.name, "bad_minutes": health.bad})
     return replace(one, demand=demand, health=health)
 
@@ -181,7 +182,7 @@ def _reconciled(one: ServiceState, view: View, knowledge: Knowledge) -> tuple[Se
     one = _failures(one, mine, now_s)
     wanted, reason = _wanted(one, view, knowledge)
     if one.plan is not None:
-        one, wanted = _patient(one, wanted, mine, now_s, knowledge)
+        one, wanted = _patient(one, wanted, mine, now_s, knowledge, view)
     pausing = {pool for pool, at_s in one.retry_at_s.items() if now_s < at_s}
     counts = {kind: count for kind, count in wanted.counts.items() if kind[0] not in pausing}
     out = excluded(view.overrides)
@@ -218,9 +219,10 @@ def _wanted(one: ServiceState, view: View, knowledge: Knowledge) -> tuple[Wanted
 
 
 def _patient(
-    one: ServiceState, wanted: Wanted, mine: list[SeenInstance], now_s: float, knowledge: Knowledge
+    one: ServiceState, wanted: Wanted, mine: list[SeenInstance], now_s: float, knowledge: Knowledge, view: View
 ) -> tuple[ServiceState, Wanted]:  # fmt: skip
-    """A surplus must have been one for a while, and starts of an hour are counted, so that nothing thrashes."""
+    """A surplus must have been one for a while, and starts of an hour are counted, so that nothing thrashes. What an
+    operator ordered waits for neither."""
     settings = knowledge.settings
     live = sum(1 for i in mine if i.state in LIVE)
     fewer = live > sum(wanted.counts.values())
@@ -230,6 +232,8 @@ def _patient(
     recent = sum(1 for at_s in one.starts_s if now_s - at_s < HOUR_S)
     urgent = any(standing.rungs for standing in one.standings.values()) or one.health.harmed_until_s > now_s
     starts = settings.most_changes if urgent else min(settings.most_changes, max(0, int(budget) - recent))
+    if lacking(view.overrides, view.name, wanted.counts, mine):
+        starts, patient = settings.most_changes, False
     return replace(one, surplus_s=since_s), replace(wanted, starts=starts, drain=not (patient or urgent))
 
 

@@ -16,6 +16,7 @@ from core.service import ServiceSpec, Slo, order_problem
 from gateway import admin_views as views
 from gateway.admin_controller import make_controller_routes
 from gateway.admin_energy import make_energy_routes
+from gateway.admin_explain import make_explain_routes
 from gateway.admin_models import (
     AddInstance,
     Changed,
@@ -27,6 +28,8 @@ from gateway.admin_models import (
     SloChange,
     StateView,
 )
+from gateway.admin_overrides import make_override_routes
+from gateway.admin_slo import make_slo_routes
 from gateway.config import Config
 from gateway.jobs import Jobs
 from gateway.service import Service
@@ -212,6 +215,9 @@ def make_admin(running: Running, load: Callable[[], Config], environment: Mappin
     ):
         router.add_api_route(path, read, methods=["GET"])
     router.include_router(make_controller_routes(running, admin.audit))
+    router.include_router(make_override_routes(running, admin.audit))
+    router.include_router(make_slo_routes(running))
+    router.include_router(make_explain_routes(running))
     router.include_router(make_energy_routes(running))
     router.add_api_route("/jobs/{job_id}", admin.job, methods=["GET"], responses=MISSING)
     one = "/instances/{instance_id}"

@@ -3,18 +3,28 @@ row of kind "admin" in the run log."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from controller.planning import ServicePlan
+from controller.due import ask_for, plannable
+from controller.loop import Made
+from controller.planning import Ask, ServicePlan
 from controller.pressure import taken
 from controller.state import ServiceState
+from core.errors import BadRequest, Conflict, NotFound, Unavailable
 from core.instances import Action
-from gateway.admin_models import Mode, Strict
+from gateway.admin_models import ErrorView, Mode, Strict
 from gateway.wiring import Running
+
+SHOWN = 20  # earlier plans
+Responses = dict[int | str, dict[str, Any]]
+CONFLICT: Responses = {409: {"model": ErrorView, "description": "Not possible in its state"}}
+UNMADE: Responses = {503: {"model": ErrorView, "description": "The plan could not be made"}}
+MISSING: Responses = {404: {"model": ErrorView, "description": "No such thing"}}
 
 
 class ClockView(BaseModel):
@@ -42,13 +52,34 @@ class PlanView(BaseModel):
     targets: list[TargetView]
 
 
+class NextView(BaseModel):
+    making: bool = Field(description="a plan is being made now")
+    due_in_s: float | None = Field(description="until the next one at the latest; null: when something has arrived")
+
+
 class ServicePlanView(BaseModel):
     service: str
-    plan: PlanView | None = Field(description="null: not planned, or nothing has arrived yet")
+    plan: PlanView | None = Field(description="the newest; null: not planned, or nothing has arrived yet")
+    in_force: PlanView | None = Field(description="the one that is followed; null: the configured instances")
+    next: NextView
     rungs: dict[str, list[str]] = Field(description="by pool, the rungs of the emergency ladder that are taken")
     trim: float = Field(description="what attainment has taught: above 1 the plan keeps more room than forecast")
     bad_minutes: int
     at_maximum: bool = Field(description="promises were broken for some minutes: everything runs at its fastest")
+
+
+class MadeView(BaseModel):
+    id: str
+    t: float = Field(description="Unix time")
+    by: str = Field(description="controller, or the name of the admin key that had it proposed")
+    reason: str
+    plans: dict[str, PlanView] = Field(description="by service")
+
+
+class ProposedView(MadeView):
+    expected_w: float = Field(description="mean watts of all its services; modelled")
+    in_force_w: float | None = Field(description="the same of the plans that are followed now; null: none is")
+    changes: list[str] = Field(description="counts that would differ from those followed now")
 
 
 class PlansView(BaseModel):
@@ -56,6 +87,20 @@ class PlansView(BaseModel):
     planning: Literal["configured", "energy"]
     services: list[ServicePlanView]
     proposed: list[dict[str, str]] = Field(description="what the last tick would have done, had the mode let it")
+    history: list[MadeView] = Field(description=f"the last {SHOWN} plans, the newest first")
+
+
+class Proposal(Strict):
+    """What to plan for otherwise than now. Nothing given: as the controller itself would plan at this moment."""
+
+    services: list[str] | None = Field(default=None, max_length=64, description="null: all that can be planned")
+    load: float = Field(default=1.0, gt=0, le=100, description="times the forecast")
+    gpus: int | None = Field(default=None, ge=1, le=1_000_000)
+    eta: float | None = Field(default=None, ge=0, le=1)
+
+
+class Application(Strict):
+    id: str = Field(max_length=64, description="of a plan in the history")
 
 
 class ControllerChange(Strict):
@@ -73,8 +118,25 @@ def make_controller_routes(running: Running, audit: Callable[..., None]) -> APIR
     router = APIRouter()
 
     async def plan() -> PlansView:
-        """The plan that serves, why, and where each pool stands on the ladder."""
+        """The plan in force, the next one, why, and where each pool stands on the ladder."""
         return plans_view(running)
+
+    async def propose(body: Proposal, request: Request) -> ProposedView:
+        """Makes a plan for an operator to look at. Nothing changes until it is applied."""
+        ask = _ask(running, body)
+        try:
+            made = await running.controller.propose(ask, request.state.who)
+        except Exception as error:
+            raise Unavailable(f"the plan could not be made: {error}", code="plan_failed") from None
+        return _proposed(running, made)
+
+    async def apply(body: Application, request: Request) -> MadeView:
+        """Follows a plan of the history from the next tick on: in `enforce` until the next one is made (a pause
+        override holds it), in `advise` until another one is applied."""
+        made = _applicable(running, body.id)
+        audit(request, "apply_plan", plan=made.id, services=list(made.plans))
+        running.controller.apply(made)
+        return _made(made, running.clock.wall_s())
 
     async def controller() -> ControllerView:
         """How the controller fares."""
@@ -87,9 +149,13 @@ def make_controller_routes(running: Running, audit: Callable[..., None]) -> APIR
         running.cluster.changed.set()
         return _controller(running)
 
-    router.add_api_route("/plan", plan, methods=["GET"])
     router.add_api_route("/controller", controller, methods=["GET"])
     router.add_api_route("/controller", change, methods=["PATCH"])
+    router.add_api_route("/plan", plan, methods=["GET"])
+    router.add_api_route(
+        "/plan/propose", propose, methods=["POST"], status_code=201, responses=MISSING | CONFLICT | UNMADE
+    )
+    router.add_api_route("/plan/apply", apply, methods=["POST"], responses=MISSING | CONFLICT)
     return router
 
 
@@ -100,20 +166,69 @@ def _controller(running: Running) -> ControllerView:
     )
 
 
+def _ask(running: Running, body: Proposal) -> Ask:
+    controller, knowledge = running.controller, running.controller.knowledge
+    able = {
+        name: one
+        for name, one in controller.state.services.items()
+        if plannable(name, knowledge) and one.demand.counts is not None and any(c.asked for c in one.demand.counts)
+    }
+    if running.config.controller.plan == "configured":
+        raise Conflict("controller.plan is configured: nothing is planned", code="not_planned")
+    for name in body.services or ():
+        if name not in running.gateway.services:
+            raise NotFound(f"there is no service {name}", code="unknown_service")
+        if name not in able:
+            raise Conflict(f"{name} cannot be planned: nothing has arrived, or it has no profile", code="not_planned")
+    chosen = {name: one for name, one in able.items() if body.services is None or name in body.services}
+    if not chosen or controller.seen is None:
+        raise Conflict("no service can be planned yet: nothing has arrived", code="not_planned")
+    if body.gpus is not None and body.gpus < max(1, controller.knowledge.settings.floor):
+        raise BadRequest("fewer GPUs than instances that must be ready", param="gpus")
+    settings = knowledge.settings if body.eta is None else replace(knowledge.settings, eta=body.eta)
+    knowledge = replace(knowledge, settings=settings, gpus=body.gpus or knowledge.gpus)
+    reason = f"proposed, load x {body.load:g}"
+    ask = ask_for(chosen, controller.seen, knowledge, controller.overrides, reason)
+    return replace(ask, asked={name: replace(one, load=body.load) for name, one in ask.asked.items()})
+
+
+def _applicable(running: Running, plan_id: str) -> Made:
+    made = next((one for one in running.controller.history if one.id == plan_id), None)
+    if made is None:
+        raise NotFound(f"there is no plan {plan_id} in the history", code="unknown_plan")
+    if running.mode.name == "shadow":
+        raise Conflict("in shadow mode no plan is followed: change the mode first", code="shadow_mode")
+    for name, plan in made.plans.items():
+        service = running.gateway.services.get(name)
+        pools = {pool.name for pool in service.spec.pools} if service is not None else set()
+        if any(target.kind.pool not in pools for target in plan.targets):
+            raise Conflict(f"{plan_id} is for pools that {name} no longer has", code="plan_outdated")
+    return made
+
+
 def plans_view(running: Running) -> PlansView:
-    state, last, now_s = running.controller.state, running.controller.last, running.clock.now_s()
+    controller, now_s, wall_s = running.controller, running.clock.now_s(), running.clock.wall_s()
+    last, every_s = controller.last, running.config.controller.plan_interval_s
+    made = list(controller.history)[: -SHOWN - 1 : -1]
     return PlansView.model_validate({
         "mode": running.mode.name,
         "planning": running.config.controller.plan,
-        "services": [_service(name, one, now_s) for name, one in state.services.items()],
+        "services": [
+            _service(name, one, running.mode.name, now_s, every_s) for name, one in controller.state.services.items()
+        ],
         "proposed": [_told(action) for action in last.proposed] if last is not None else [],
+        "history": [_made(one, wall_s) for one in made],
     })  # fmt: skip
 
 
-def _service(name: str, one: ServiceState, now_s: float) -> ServicePlanView:
+def _service(name: str, one: ServiceState, mode: str, now_s: float, every_s: float) -> ServicePlanView:
+    followed = one.in_force(mode)
+    due_in_s = None if one.plan is None else max(0.0, round(one.plan.at_s + every_s - now_s, 3))
     return ServicePlanView(
         service=name,
-        plan=None if one.plan is None else _plan(one.plan, now_s),
+        plan=None if one.plan is None else plan_view(one.plan, now_s - one.plan.at_s),
+        in_force=None if followed is None else plan_view(followed, now_s - followed.at_s),
+        next=NextView(making=one.asked_s is not None, due_in_s=due_in_s),
         rungs={pool: list(taken(standing)) for pool, standing in one.standings.items()},
         trim=one.health.trim,
         bad_minutes=one.health.bad,
@@ -121,9 +236,9 @@ def _service(name: str, one: ServiceState, now_s: float) -> ServicePlanView:
     )
 
 
-def _plan(plan: ServicePlan, now_s: float) -> PlanView:
+def plan_view(plan: ServicePlan, age_s: float) -> PlanView:
     return PlanView(
-        age_s=round(now_s - plan.at_s, 3),
+        age_s=round(age_s, 3),
         expected_w=plan.expected_w,
         status=plan.status,
         mean_rps=plan.mean_rps,
@@ -138,6 +253,32 @@ def _plan(plan: ServicePlan, now_s: float) -> PlanView:
             for target in plan.targets
         ],
     )  # fmt: skip
+
+
+def _made(made: Made, wall_s: float) -> MadeView:
+    plans = {name: plan_view(plan, wall_s - made.at_s) for name, plan in made.plans.items()}
+    return MadeView(id=made.id, t=made.at_s, by=made.by, reason=made.reason, plans=plans)
+
+
+def _proposed(running: Running, made: Made) -> ProposedView:
+    states = running.controller.state.services
+    followed = {name: states[name].in_force(running.mode.name) for name in made.plans}
+    watts = [plan.expected_w for plan in followed.values() if plan is not None]
+    changes = [line for name, plan in made.plans.items() for line in _changes(name, followed[name], plan)]
+    return ProposedView(
+        **_made(made, running.clock.wall_s()).model_dump(),
+        expected_w=sum(plan.expected_w for plan in made.plans.values()),
+        in_force_w=sum(watts) if len(watts) == len(made.plans) else None,
+        changes=changes,
+    )
+
+
+def _changes(name: str, before: ServicePlan | None, after: ServicePlan) -> Iterator[str]:
+    old, new = {} if before is None else before.counts(), after.counts()
+    for pool, tp in sorted({*old, *new}):
+        was, will = old.get((pool, tp), 0), new.get((pool, tp), 0)
+        if was != will:
+            yield f"{name}/{pool} TP{tp}: {was} -> {will}"
 
 
 def _told(action: Action) -> dict[str, str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from core.request import Outcome
+from controller.planning import ServicePlan
+from core.request import Ask, Outcome
 from gateway.asked import asked_of
 from gateway.auth import Identity
 from gateway.client import Client
@@ -14,6 +15,7 @@ from gateway.retry import Tries
 from gateway.service import Service, Sized
 from gateway.timing import Timing
 from gateway.token_stream import Answer
+from pools.router import Weighed
 from pools.stints import Bill, Ended, Stint
 from predictor.features import NAMES
 
@@ -46,6 +48,9 @@ class Job:
     sent_s: float | None = None  # when the attempt under way was sent
     lost_s: float | None = None  # since when the client has waited for its stream to go on
     seams: list[float] = field(default_factory=list)  # seconds of each such wait
+    ask: Ask | None = None
+    weighed: Weighed | None = None  # what the instance of the last attempt was chosen from
+    plan: ServicePlan | None = None  # in force when it arrived
     bill: Bill | None = None  # of its joules; none before it was sent anywhere
     stint: Stint | None = None  # of the attempt under way, or of the last one
 

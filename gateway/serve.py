@@ -29,6 +29,7 @@ from gateway.auth import Identity, Keyring, RateLimiter
 from gateway.client import Client, Headers
 from gateway.config import Limits
 from gateway.dialect import Dialect, Route, error_body, error_event
+from gateway.explain import NO_PLAN, Recent
 from gateway.job import Job, ended_of, make_row
 from gateway.lag import LoopLag
 from gateway.ledger import Ledger
@@ -67,6 +68,8 @@ class Gateway:
         self.recorder = recorder
         self.metrics = metrics
         self.lag = lag
+        self.recent = Recent()
+        self.plan_of = NO_PLAN  # of a service, in force now
         self.in_flight = 0
         self.closing = False
         self._prefix = os.urandom(6).hex()
@@ -87,6 +90,7 @@ class Gateway:
         """Answers one request, whatever happens; never raises but for the end of the process."""
         job = Job(client.request_id(self.new_id()), route, client, Identity("unknown"), self.clock.now_s())
         self.in_flight += 1
+        self.recent.running[job.request_id] = job
         try:
             outcome = await self._to_the_end(job)
         finally:
@@ -156,6 +160,7 @@ class Gateway:
             service.counts.asked(PLACES[sized.name], sized.input_tokens)
         else:
             ask = Ask(job.request_id, ask.pool_index, 0, 0, 0, 0, ask.arrived_s, ask.deadline_s, ask.tbt_limit_s)
+        job.ask, job.plan = ask, self.plan_of(spec.name)
         body = self._edit(job, ask, body)
         timing.predict_s = self.clock.now_s() - parsed_s
         return await self._attempts(job, service, ask, body)
@@ -204,6 +209,7 @@ class Gateway:
                 async with service.admission.admit(ask, frozenset(job.refused)) as slot:
                     assert job.timing is not None
                     job.timing.queue_s += self.clock.now_s() - waited_from_s
+                    job.weighed = slot.weighed
                     return await self.relay.attempt(job, service, slot, body)
             except AttemptFailed as failure:
                 self._weigh(job, service, failure, max(0, job.progress - before))
@@ -261,6 +267,7 @@ class Gateway:
             self.ledger.finished(job.bill, ended_of(row))
         self.metrics.finished(row, job.timing)
         self.recorder.record(row)
+        self.recent.end(job, row)
 
     def _learn(self, job: Job, service: Service, sized: Sized, parsed: Parsed, output_tokens: int) -> None:
         if learn(service, sized, parsed, output_tokens, job.identity.name, job.client.header(HINT_HEADER)):

@@ -19,6 +19,7 @@ from prometheus_client.registry import CollectorRegistry
 
 from controller.knowledge import Knowledge, ServiceKnowledge, Settings
 from controller.loop import Controller
+from controller.planning import ServicePlan
 from core.clock import Clock
 from core.errors import BadRequest, Conflict
 from core.recorder import Recorder
@@ -135,6 +136,7 @@ def build(config: Config, clock: Clock, recorder: Recorder, environment: Mapping
         ),
     )  # fmt: skip
     metrics.gauges = lambda: live_gauges(gateway, controller)
+    gateway.plan_of = lambda name: plan_in_force(controller, mode.name, name)
     return Running(
         config,
         clock,
@@ -177,10 +179,16 @@ def energy_event(tick: Tick) -> dict[str, object]:
     return {"t": tick.wall_s, "total_w": total, "watts": watts, "pools": pools, "quality": tick.quality}
 
 
+def plan_in_force(controller: Controller, mode: str, service: str) -> ServicePlan | None:
+    state = controller.state.services.get(service)
+    return None if state is None else state.in_force(mode)
+
+
 def known(gateway: Gateway, config: ControllerConfig, mode: str, gpus: int) -> Knowledge:
     """What the controller decides with, as promises and configuration are now."""
-    if config.plan == "configured":
-        return Knowledge(mode=mode, gpus=gpus)
+    if config.plan == "configured":  # load and attainment are watched all the same
+        watched = {name: ServiceKnowledge(service.spec, None) for name, service in gateway.services.items()}
+        return Knowledge(watched, gpus=gpus, mode=mode)
     settings = Settings(
         plan_every_s=config.plan_interval_s, eta=config.eta, spare=config.spare,
         power_cap_w=inf if config.power_cap_w is None else config.power_cap_w,

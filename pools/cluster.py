@@ -95,7 +95,11 @@ class LiveCluster:
                 fleet.admission.router.steer(action)
                 fleet.admission.pump()
             return
-        if isinstance(action, GiveBack | Exclude):
+        if isinstance(action, GiveBack):
+            return
+        if isinstance(action, Exclude):
+            for fleet in self.all_fleets():
+                fleet.launcher.exclude(action.gpus)
             return
         for fleet in self.all_fleets():
             if action.instance_id in fleet.members:

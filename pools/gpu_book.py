@@ -26,6 +26,11 @@ class GpuBook:
     def __init__(self, islands: Islands | None = None) -> None:
         self.islands = islands
         self._held: dict[str, tuple[str, ...]] = {}
+        self._out: frozenset[str] = frozenset()
+
+    def exclude(self, gpus: Sequence[str]) -> None:
+        """From now on nobody is given these; who holds one keeps it."""
+        self._out = frozenset(gpus)
 
     def know(self, islands: Islands) -> None:
         """What there is, as the agent tells it. Whoever holds a GPU keeps it."""
@@ -41,6 +46,7 @@ class GpuBook:
             self._held[holder] = self._indices(number)
             return self._held[holder]
         taken = {gpu for held in self._held.values() for gpu in held}
+        taken |= self._out
         free = [[gpu for gpu in island if gpu not in taken] for island in self.islands]
         room = [gpus for gpus in free if len(gpus) >= number]
         if not room:
@@ -60,6 +66,6 @@ class GpuBook:
 
     def _indices(self, number: int) -> tuple[str, ...]:
         """The lowest free run of `number` neighbours that starts at a multiple of it: such a group shares its links."""
-        taken = {gpu for held in self._held.values() for gpu in held}
+        taken = {gpu for held in self._held.values() for gpu in held} | self._out
         runs = ([str(gpu) for gpu in range(start, start + number)] for start in range(0, 1 << 20, number))
         return tuple(next(run for run in runs if not taken.intersection(run)))

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import inf
 from types import TracebackType
+from typing import Any
 
 from msgspec import Struct
 
@@ -124,6 +125,7 @@ class Instance:
         return SeenInstance(
             self.id, service, self.pool, self.tp, self.state, self.requests, self.since_s, self.adopted, held,
             self.clock_mhz, self.sequences, self.kv_tokens, self.prefill_tokens, self.tbt.limit_s, clock_knob,
+            self.gpus,
         )  # fmt: skip
 
     def open_to(self, now_s: float) -> bool:
@@ -160,7 +162,7 @@ class Instance:
 class Slot:
     """A place in an instance for one request. `with slot:` gives it back whatever happens."""
 
-    __slots__ = ("_on_release", "_prefilling", "_released", "_trial", "ask", "instance")
+    __slots__ = ("_on_release", "_prefilling", "_released", "_trial", "ask", "instance", "weighed")
 
     def __init__(self, instance: Instance, ask: Ask, on_release: Callable[[], None]) -> None:
         self.instance = instance
@@ -168,6 +170,7 @@ class Slot:
         self._on_release = on_release
         self._prefilling = True
         self._released = False
+        self.weighed: Any = None  # what the choice of this instance was made from
         instance.requests += 1
         instance.sequences += ask.sequences
         instance.kv_tokens += ask.kv_tokens

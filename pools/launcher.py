@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -63,6 +63,10 @@ class Launcher(Protocol):
         """What an earlier gateway left: instances that are ours from now on, and ids of those that were ended."""
         ...
 
+    def exclude(self, gpus: Sequence[str]) -> None:
+        """Nothing starts on these GPUs from now on."""
+        ...
+
 
 class StaticLauncher:
     """No lifecycle: whether a server lives is the prober's question."""
@@ -80,6 +84,9 @@ class StaticLauncher:
 
     def take_over(self) -> tuple[list[Found], list[str]]:
         return [], []
+
+    def exclude(self, gpus: Sequence[str]) -> None:
+        return
 
 
 class ProcessLauncher:
@@ -147,6 +154,9 @@ class ProcessLauncher:
         self._undead[instance_id] = self._children.pop(instance_id)
         child.reap()
         self._reap()
+
+    def exclude(self, gpus: Sequence[str]) -> None:
+        self._gpus.exclude(gpus)
 
     def take_over(self) -> tuple[list[Found], list[str]]:
         """Instances of another make (argv, model, pool gone) are ended, and so are those that share a GPU."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator
 from operator import attrgetter, itemgetter
+from typing import NamedTuple
 
 from core.errors import Overloaded
 from core.instances import SeenWaiting, Steer
@@ -23,9 +24,20 @@ from pools.score import added_joules, forecast
 
 CANDIDATES = 8  # priced per decision: more does not change the choice, it only costs time
 Choice = tuple[float, Instance]  # (seconds to its first token there, where)
+Late = tuple[bool, float, Instance]  # (whether others suffer, seconds to its first token there, where)
 AS_USUAL = Steer("", "", False, False, "")
 PRICES_S = 1.0  # how old the prices of pools may be: instances change shape in seconds, requests come by thousands
 LOOKAHEAD = 8  # queued tickets tried behind one that does not fit, so that a large one blocks nobody
+
+
+class Weighed(NamedTuple):
+    """What a choice was made from. `joules` of those in time, where there were several; `late` ones only count where
+    nobody is in time."""
+
+    chosen: Instance
+    in_time: list[Choice]
+    joules: list[float] | None
+    late: list[Late]
 
 
 class Router:
@@ -50,6 +62,7 @@ class Router:
         self._steered: dict[str, Steer] = {}
         self._prices: tuple[Price | None, ...] = ()
         self._priced_s = 0.0
+        self._weighed: Weighed | None = None  # of the last choice
         self._on_placed = on_placed
         self._on_failed = on_failed
         self._on_shed = on_shed
@@ -214,7 +227,9 @@ class Router:
         if chosen is None:
             return None
         ttft_s, instance = chosen
-        return instance.hold(ticket.ask, self._on_release, now_s, now_s + ttft_s)
+        slot = instance.hold(ticket.ask, self._on_release, now_s, now_s + ttft_s)
+        slot.weighed = self._weighed
+        return slot
 
     def pick(self, ask: Ask, now_s: float, refused: frozenset[str] = frozenset()) -> Instance | None:
         """The instance to use now, or None to wait."""
@@ -230,17 +245,19 @@ class Router:
         longer = [index for index in indexes if index >= ask.pool_index]
         if self._steered and self._steering(ask).spill:
             longer += [index for index in reversed(indexes) if index < ask.pool_index]
-        late: list[tuple[bool, float, Instance]] = []
+        late: list[Late] = []
         # With every longer pool gone, a shorter one that works is better than waiting for a repair.
         for index in longer or indexes:
             in_time = self._candidates(ask, by_pool[index], now_s, late)
             if in_time:
-                return self._cheapest(ask, in_time)
-        return min(late, key=itemgetter(0, 1))[1:] if late else None
+                return self._cheapest(ask, in_time, late)
+        if not late:
+            return None
+        _, ttft_s, instance = min(late, key=itemgetter(0, 1))
+        self._weighed = Weighed(instance, [], None, late)
+        return ttft_s, instance
 
-    def _candidates(
-        self, ask: Ask, instances: list[Instance], now_s: float, late: list[tuple[bool, float, Instance]]
-    ) -> list[Choice]:
+    def _candidates(self, ask: Ask, instances: list[Instance], now_s: float, late: list[Late]) -> list[Choice]:
         """Those that would keep every objective. Who keeps the others' but not the request's own is added to `late`,
         and once its deadline has passed whoever is bearable: one strict answer must not shut others out for long."""
         found: list[Choice] = []
@@ -268,9 +285,12 @@ class Router:
         for alike in kinds.values():
             yield self._random.choice(alike) if len(alike) > 1 else alike[0]
 
-    def _cheapest(self, ask: Ask, candidates: list[Choice]) -> Choice:
-        if len(candidates) == 1:
-            return candidates[0]
-        joules = [added_joules(instance, ask) for _, instance in candidates]
-        least = min(joules) + 1e-9
-        return self._random.choice([c for c, added_j in zip(candidates, joules, strict=True) if added_j <= least])
+    def _cheapest(self, ask: Ask, candidates: list[Choice], late: list[Late]) -> Choice:
+        joules = None
+        chosen = candidates[0]
+        if len(candidates) > 1:
+            joules = [added_joules(instance, ask) for _, instance in candidates]
+            least = min(joules) + 1e-9
+            chosen = self._random.choice([c for c, added_j in zip(candidates, joules, strict=True) if added_j <= least])
+        self._weighed = Weighed(chosen[1], candidates, joules, late)
+        return chosen

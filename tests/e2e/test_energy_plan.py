@@ -100,3 +100,114 @@ def test_the_plan_comes_true_and_operators_have_the_last_word(gateway: Gateway) 
         callers.end()
     assert callers.done > 20 and not callers.failed
     assert httpx.get(f"{gateway.url}/admin/controller").json()["last_error"] == ""
+
+
+@pytest.fixture
+def admin(gateway: Gateway) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=f"{gateway.url}/admin", timeout=20) as made:
+        yield made
+
+
+def test_overrides_hold_until_they_are_lifted_or_over(gateway: Gateway, admin: httpx.Client) -> None:
+    assert admin.get("/overrides").json() == []
+    pin = admin.post(
+        "/overrides", json={"kind": "pin", "service": MODEL, "pool": "long", "instances": 2, "clock_mhz": 1200}
+    )
+    assert pin.status_code == 201 and pin.json()["left_s"] > 3500
+    assert [one["id"] for one in admin.get("/overrides").json()] == [pin.json()["id"]]
+    longs = lambda: [i for i in live(gateway) if i["pool"] == "long"]  # noqa: E731
+    assert until(lambda: [(i["state"], i["clock_mhz"]) for i in longs()] == [("ready", 1200)] * 2, 15), [
+        (i["id"], i["tp"], i["state"], i["clock_mhz"]) for i in live(gateway)
+    ]
+    assert admin.delete(f"/overrides/{pin.json()['id']}").status_code == 200
+    assert admin.get("/overrides").json() == []
+    brief = {"kind": "floor", "service": MODEL, "pool": "long", "instances": 3, "expires_s": 0.5}
+    assert admin.post("/overrides", json=brief).status_code == 201
+    assert until(lambda: admin.get("/overrides").json() == [], 5)
+    assert until(lambda: any(row.get("note") == "override_over" for row in gateway.rows("controller")))
+
+
+def test_an_instance_is_drained_for_a_while(gateway: Gateway, admin: httpx.Client) -> None:
+    assert until(lambda: live(gateway), 20)
+    one = live(gateway)[0]["id"]
+    states = lambda: {i["id"]: i["state"] for i in gateway.instances().values()}  # noqa: E731
+    assert admin.post("/overrides", json={"kind": "drain", "instance": one, "expires_s": 2}).status_code == 201
+    assert until(lambda: states().get(one) == "draining", 5), states()
+    assert until(lambda: states().get(one) != "draining", 10), "and serves again, or was given back"
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param"),
+    [
+        ({"kind": "pin", "service": MODEL, "pool": "long"}, 400, "instances"),
+        ({"kind": "floor", "service": MODEL, "pool": "long"}, 400, "instances"),
+        ({"kind": "floor", "pool": "long", "instances": 1}, 400, "service"),
+        ({"kind": "pin", "service": MODEL, "pool": "long", "clock_mhz": 1234}, 400, "clock_mhz"),
+        ({"kind": "pause", "pool": "long"}, 400, "pool"),
+        ({"kind": "drain"}, 400, "instance"),
+        ({"kind": "pause", "expires_s": 0}, 400, "expires_s"),
+        ({"kind": "reign"}, 400, "kind"),
+        ({"kind": "pin", "service": "x", "pool": "long", "instances": 1}, 404, None),
+        ({"kind": "pin", "service": MODEL, "pool": "x", "instances": 1}, 404, None),
+        ({"kind": "drain", "instance": "x"}, 404, None),
+    ],
+)
+def test_overrides_that_make_no_sense_are_refused(
+    body: dict, status: int, param: str | None, admin: httpx.Client
+) -> None:
+    answer = admin.post("/overrides", json=body)
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert error["param"] == param and error["message"] and error["type"]
+
+
+def test_a_plan_is_proposed_looked_at_and_applied(gateway: Gateway, admin: httpx.Client) -> None:
+    assert until(lambda: plan(gateway)["plan"] is not None, 40)
+    shown = admin.get("/plan").json()
+    assert shown["history"] and shown["history"][0]["by"] == "controller" and shown["history"][0]["reason"]
+    assert shown["services"][0]["in_force"] is not None and shown["services"][0]["next"]["due_in_s"] is not None
+    made = admin.post("/plan/propose", json={"load": 3, "gpus": 8})
+    assert made.status_code == 201, made.text
+    assert made.json()["plans"][MODEL]["planned_rps"] > 0 and made.json()["expected_w"] > 0
+    assert admin.patch("/controller", json={"mode": "advise"}).status_code == 200
+    applied = admin.post("/plan/apply", json={"id": made.json()["id"]})
+    assert applied.status_code == 200, applied.text
+    counts = lambda shown: [(t["pool"], t["tp"], t["instances"]) for t in shown["targets"]]  # noqa: E731
+    wanted = counts(made.json()["plans"][MODEL])
+    assert until(lambda: counts(admin.get("/plan").json()["services"][0]["in_force"]) == wanted, 10)
+    assert admin.post("/plan/apply", json={"id": "plan-none"}).status_code == 404
+    assert admin.patch("/controller", json={"mode": "shadow"}).status_code == 200
+    assert admin.post("/plan/apply", json={"id": made.json()["id"]}).json()["error"]["code"] == "shadow_mode"
+    assert admin.patch("/controller", json={"mode": "enforce"}).status_code == 200
+    assert admin.post("/plan/propose", json={"services": ["x"]}).status_code == 404
+
+
+def test_a_request_is_explained(gateway: Gateway, admin: httpx.Client) -> None:
+    assert until(lambda: any(i["state"] == "ready" for i in live(gateway)), 40)
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "hello " * 30}], "max_tokens": 4}
+    answer = httpx.post(f"{gateway.url}/v1/chat/completions", json=body, headers={"x-request-id": "why-me"}, timeout=30)
+    assert answer.status_code == 200
+    told = admin.get("/explain/why-me").json()
+    assert told["state"] == "ended" and told["outcome"]["status"] == 200
+    assert told["features"]["input_tokens"] > 20 and told["prediction"]["class"] == told["outcome"]["class"]
+    chosen = [one for one in told["considered"] if one["chosen"]]
+    assert [one["instance"] for one in chosen] == [told["instance"]] and chosen[0]["ttft_s"] >= 0
+    assert told["plan"]["quality"] == "modelled" and len(told["told"]) == 4
+    assert "hello" not in admin.get("/explain/why-me").text
+    missing = admin.get("/explain/nobody")
+    assert missing.status_code == 404 and missing.json()["error"]["code"] == "unknown_request"
+
+
+def test_promises_and_pools_are_shown(admin: httpx.Client) -> None:
+    (slo,) = admin.get("/slo").json()
+    assert slo["service"] == MODEL and slo["promised"] == 0.99 and slo["total"]["judged"] > 20
+    assert slo["classes"].keys() == {a + b for a in "SML" for b in "SML"}
+    assert {pool["name"] for pool in admin.get("/pools").json()} == {"short", "medium", "long"}
+
+
+def test_the_run_log_is_decided_the_same_again(gateway: Gateway) -> None:
+    from controller.redecide import redecide
+
+    assert until(lambda: len(gateway.rows("decision")) > 50)
+    found = redecide(gateway.rows("decision"), plans=False)
+    assert found.differences == [] and found.ticks > 50 and found.skipped == 0 and not found.unreadable

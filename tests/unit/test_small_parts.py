@@ -150,3 +150,14 @@ def test_what_is_no_trace_is_told(tmp_path: Path, text: str) -> None:
     file.write_text(text)
     with pytest.raises(TraceError, match=r"t\.csv"):
         list(read_azure(file))
+
+
+@pytest.mark.parametrize("islands", [None, islands_of([str(number) for number in range(8)], 4)])
+def test_a_gpu_that_is_taken_out_is_given_to_nobody(islands: tuple | None) -> None:
+    book = GpuBook(islands)
+    held = book.take("before", 2)
+    book.exclude((held[0], "2"))
+    assert book.held["before"] == held, "who has it keeps it"
+    assert "2" not in {gpu for holder in "abc" for gpu in book.take(holder, 1)}
+    book.exclude(())
+    assert "2" in {gpu for holder in "def" for gpu in book.take(holder, 1)}
