@@ -36,11 +36,13 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class ServiceKnowledge:
-    """`model` None: what an instance draws and carries is not known, so its pools stay as they are configured."""
+    """`model` None: what an instance draws and carries is not known, so its pools stay as they are configured.
+    `switch_j`: by TP, joules of a start and of a stop as they were recorded; without one the model's are taken."""
 
     spec: ServiceSpec
     model: EngineModel | None
     step_tokens: Mapping[int, int] = field(default_factory=dict)  # by TP, for instances that are started anew
+    switch_j: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -246,7 +246,7 @@ def _problem(ask: Ask, parts: Sequence[Part]) -> Problem:
         horizon_s=settings.horizon_s,
         current=tuple(current),
         switches=tuple(
-            SwitchJoules(part.name, part.model.gpu, tp, part.model.idle_w * tp * part.model.start_s, 0.0)
+            switch_joules(part.name, part.model, tp, ask.asked[part.name].knowledge.switch_j)
             for part in parts
             for tp in part.model.points
         ),
@@ -263,6 +263,18 @@ def _nodes(gpu: str, knowledge: Knowledge) -> tuple[NodeShape, ...]:
     whole, rest = divmod(knowledge.gpus or UNBOUNDED_GPUS, knowledge.node_gpus)
     shapes = (NodeShape(gpu, knowledge.node_gpus, whole), NodeShape(gpu, rest))
     return tuple(shape for shape in shapes if shape.gpus * shape.count)
+
+
+def switch_joules(
+    service: str, model: EngineModel, tp: int, recorded: Mapping[int, tuple[float, float]]
+) -> SwitchJoules:  # fmt: skip
+    """As recorded; for a TP that never was, as a GPU of the others; else idle watts for the model's time."""
+    if not recorded:
+        return SwitchJoules(service, model.gpu, tp, model.idle_w * tp * model.start_s, 0.0)
+    per_gpu = [(start_j / size, stop_j / size) for size, (start_j, stop_j) in recorded.items()]
+    mean_j, mean_stop_j = (sum(side) / len(per_gpu) for side in zip(*per_gpu, strict=True))
+    start_j, stop_j = recorded.get(tp, (tp * mean_j, tp * mean_stop_j))
+    return SwitchJoules(service, model.gpu, tp, start_j, stop_j)
 
 
 def _at_least(mix: Mix) -> Mix:

@@ -220,6 +220,7 @@ def _knowledge_row(knowledge: Knowledge) -> Row:
             "spec": replace(one.spec, launcher=LauncherSpec(one.spec.launcher.kind)),
             "model": [one.model.model, one.model.gpu] if one.model is not None else None,
             "step_tokens": {str(tp): tokens for tp, tokens in one.step_tokens.items()},
+            "switch_j": {str(tp): joules for tp, joules in one.switch_j.items()},
         }
         for name, one in knowledge.services.items()
     }
@@ -239,6 +240,7 @@ def _knowledge_of(row: Row) -> Knowledge:
             msgspec.convert(one["spec"], ServiceSpec),
             _model_of(*one["model"]) if one["model"] is not None else None,
             {int(tp): tokens for tp, tokens in one["step_tokens"].items()},
+            {int(tp): (start_j, stop_j) for tp, (start_j, stop_j) in one.get("switch_j", {}).items()},
         )
         for name, one in row["services"].items()
     }

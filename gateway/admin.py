@@ -30,6 +30,7 @@ from gateway.admin_models import (
 )
 from gateway.admin_overrides import make_override_routes
 from gateway.admin_slo import make_slo_routes
+from gateway.admin_transitions import make_transition_routes
 from gateway.config import Config
 from gateway.jobs import Jobs
 from gateway.service import Service
@@ -218,6 +219,7 @@ def make_admin(running: Running, load: Callable[[], Config], environment: Mappin
     router.include_router(make_override_routes(running, admin.audit))
     router.include_router(make_slo_routes(running))
     router.include_router(make_explain_routes(running))
+    router.include_router(make_transition_routes(running))
     router.include_router(make_energy_routes(running))
     router.add_api_route("/jobs/{job_id}", admin.job, methods=["GET"], responses=MISSING)
     one = "/instances/{instance_id}"

@@ -127,6 +127,12 @@ class Controller(Section):
     eta: float = Field(default=1.0, ge=0, le=1, description="1 = only joules count in a plan, 0 = only latency.")
     spare: bool = Field(default=False, description="The load must fit without the largest instance, too (N+1).")
     power_cap_w: float | None = Field(default=None, gt=0, description="Most watts that instances may draw. null: none.")
+    transitions: str | None = Field(
+        default="build/transitions.json",
+        min_length=1,
+        description="File of what starts, stops and re-shards took in seconds and joules: the plan's switching costs. "
+        "null = forgotten at the end.",
+    )
 
 
 class RunLogConfig(Section):

@@ -104,6 +104,7 @@ async def run_gateway(config: Config, load: Callable[[], Config], environment: M
                 log.warning("took over an instance that an earlier gateway left running", instance=instance_id)
             tasks += [
                 group.create_task(kept_up(running.cluster.clocks.run, "clocks", clock)),
+                group.create_task(kept_up(running.shared.transitions.run, "transitions", clock)),
                 group.create_task(kept_up(running.controller.run, "controller", clock)),
                 group.create_task(kept_up(running.gateway.lag.run, "loop lag", clock)),
                 group.create_task(kept_up(running.ledger.run, "energy ledger", clock)),

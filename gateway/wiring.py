@@ -45,6 +45,7 @@ from pools.gpu_book import GpuBook
 from pools.knobs import EngineKnobs, KnobRefused, Knobs, NoKnobs
 from pools.launcher import Launcher, ProcessLauncher, StaticLauncher
 from pools.shape import step_tokens
+from pools.transitions import Transitions
 from predictor.blend import Blend
 from predictor.challenger import Challenger
 from predictor.model import LengthModel
@@ -87,9 +88,10 @@ class Mode:
 class Shared:
     """What all services of this process draw from: instance ids (pool name and a number), GPUs and agents."""
 
-    def __init__(self, agents: Mapping[str, HostAgent]) -> None:
+    def __init__(self, agents: Mapping[str, HostAgent], transitions: Transitions) -> None:
         self._numbers = count(1)
         self.agents = agents
+        self.transitions = transitions
         self.gpus = GpuBook()  # where no agent says which there are
         self.http = httpx.AsyncClient(
             trust_env=False, timeout=CONTROL_TIMEOUT_S
@@ -110,7 +112,9 @@ def build(config: Config, clock: Clock, recorder: Recorder, environment: Mapping
         name: HostAgent(name, one, clock, config.controller.node_gpus, environment)
         for name, one in config.agents.items()
     }
-    shared, events = Shared(agents), Events(recorder)
+    recorded = config.controller.transitions
+    transitions = Transitions(clock, None if recorded is None else Path(recorded))
+    shared, events = Shared(agents, transitions), Events(recorder)
     recorder = events
     services = {s.name: make_service(s, config, clock, recorder, shared, environment) for s in to_services(config)}
     metrics, registry = Metrics(), CollectorRegistry()
@@ -132,7 +136,7 @@ def build(config: Config, clock: Clock, recorder: Recorder, environment: Mapping
     controller = Controller(
         cluster, clock, recorder, interval_s=config.controller.interval_s,
         knowledge=lambda: known(
-            gateway, config.controller, mode.name, gpus_of(config.controller.gpus, agents)
+            gateway, config.controller, mode.name, gpus_of(config.controller.gpus, agents), transitions
         ),
     )  # fmt: skip
     metrics.gauges = lambda: live_gauges(gateway, controller)
@@ -184,7 +188,7 @@ def plan_in_force(controller: Controller, mode: str, service: str) -> ServicePla
     return None if state is None else state.in_force(mode)
 
 
-def known(gateway: Gateway, config: ControllerConfig, mode: str, gpus: int) -> Knowledge:
+def known(gateway: Gateway, config: ControllerConfig, mode: str, gpus: int, transitions: Transitions) -> Knowledge:
     """What the controller decides with, as promises and configuration are now."""
     if config.plan == "configured":  # load and attainment are watched all the same
         watched = {name: ServiceKnowledge(service.spec, None) for name, service in gateway.services.items()}
@@ -198,7 +202,7 @@ def known(gateway: Gateway, config: ControllerConfig, mode: str, gpus: int) -> K
         spec, model = service.spec, service.fleet.model
         if model is not None and service.fleet.launcher.managed:
             steps = {tp: step_tokens(model, tp, max(model.clocks_mhz), spec.slo.tbt_s) for tp in model.points}
-            services[name] = ServiceKnowledge(spec, model, steps)
+            services[name] = ServiceKnowledge(spec, model, steps, transitions.switch_j(name))
     return Knowledge(services, settings, gpus, config.node_gpus, mode)
 
 
@@ -217,7 +221,7 @@ def make_service(
         config.breaker.failures, config.breaker.backoff_s, config.breaker.backoff_max_s,
     )  # fmt: skip
     knobs = make_knobs(spec, model, shared.http, agent)
-    fleet = Fleet(spec, launcher, admission, model, clock, limits, note, shared.new_id, knobs)
+    fleet = Fleet(spec, launcher, admission, model, clock, limits, note, shared.new_id, knobs, shared.transitions)
     exact = ExactCount(spec.tokenizer) if spec.tokenizer and os.path.exists(spec.tokenizer) else None
     return Service(fleet, admission, make_predictor(spec), make_challenger(spec), exact=exact)
 

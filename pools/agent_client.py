@@ -114,6 +114,7 @@ class AgentClocks:
         told: Callable[[Inventory], None] = lambda inventory: None,
     ) -> None:  # fmt: skip
         self.epoch: int | None = None
+        self.quality = "modelled"  # until it has said that its GPUs are real
         self.leased = asyncio.Event()
         self._told = told
         self._client = client
@@ -182,6 +183,7 @@ class AgentClocks:
         asked_s = self._clock.now_s()
         if self.epoch is None:
             inventory = await self._client.inventory()
+            self.quality = "modelled" if inventory.emulation else "measured"
             self._told(inventory)
             uuids = self._uuids or inventory.uuids
             lease = await self._client.acquire(self._holder, uuids, self._lease_s)

@@ -57,6 +57,11 @@ class Clocks(Protocol):
     leased_anew: bool
     epoch: int | None
 
+    @property
+    def quality(self) -> str:
+        """Of the joules and watts that `read` tells: measured, or modelled where GPUs are emulated."""
+        ...
+
     async def set_clock(self, group: GpuGroup, mhz: int) -> ClockSet:
         """Idempotent; writes only on change. ClockRefused."""
         ...
@@ -78,6 +83,7 @@ class EngineClocks:
     """The emulated engine's admin endpoint, for engines without emulated GPUs. `default_mhz` is what a reset sets."""
 
     leased_anew = False
+    quality = "modelled"
 
     def __init__(self, http: httpx.AsyncClient, default_mhz: int) -> None:
         self.epoch: int | None = 0

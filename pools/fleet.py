@@ -19,6 +19,7 @@ from pools.knobs import KnobRefused, Knobs, NoKnobs
 from pools.launcher import Found, Launcher, Place, place_of
 from pools.load_counts import LoadCounts
 from pools.shape import shaped
+from pools.transitions import Transitions
 from profiles.engine_model import EngineModel
 
 WAITING_SEEN = 256  # queued requests of a pool that the controller is told of
@@ -67,7 +68,9 @@ class Fleet:
         on_event: Event,
         new_id: Callable[[str], str],
         knobs: Knobs | None = None,
+        transitions: Transitions | None = None,
     ) -> None:
+        self._transitions = transitions or Transitions(clock, None)
         self.spec = spec
         self.counts = LoadCounts()
         self.knobs: Knobs = knobs or NoKnobs()
@@ -108,7 +111,9 @@ class Fleet:
             self._add(instance_id, Place("127.0.0.1", 0), pool, adopted=False)
             self._move(self.members[instance_id], State.FAILED, f"cannot be started: {error}")
             return instance_id
-        return self._add(instance_id, place, pool, adopted=False)
+        self._add(instance_id, place, pool, adopted=False)
+        self._begin("start", self.members[instance_id])
+        return instance_id
 
     def take_over(self) -> list[Found]:
         """Instances that an earlier gateway left running are ours again: READY as soon as they answer. A clock that it
@@ -172,9 +177,12 @@ class Fleet:
         if member is None or member.instance.state is not State.READY or member.instance.requests:
             return
         self._move(member, State.PARKED, reason)
+        self._begin("park", member)
         try:
             await self.knobs.sleep(member.instance)
+            self._transitions.end("park", instance_id)
         except KnobRefused as refused:
+            self._transitions.drop(instance_id)
             self._move(member, State.READY, f"cannot sleep: {refused}")
 
     async def wake(self, instance_id: str, reason: str) -> None:
@@ -182,6 +190,7 @@ class Fleet:
         if member is None or member.instance.state is not State.PARKED:
             return
         self._move(member, State.STARTING, reason)
+        self._begin("wake", member)
         member.good = 0
         try:
             await self.knobs.wake(member.instance)
@@ -238,6 +247,7 @@ class Fleet:
                 self._move(member, State.FAILED, f"not ready within {self.spec.launcher.start_timeout_s:g} s")
             elif instance.state is State.DRAINING and instance.requests == 0 and not member.resumable:
                 member.stopping_since_s = now_s
+                self._begin("stop", member)
                 self.launcher.stop(instance.id, force=False)
             if self._retired and instance.state is State.FAILED:  # no controller sees to the dead of a retired fleet
                 self.forget(instance.id)
@@ -248,6 +258,7 @@ class Fleet:
         if member is None:
             return
         self.launcher.stop(instance_id, force=True)
+        self._transitions.drop(instance_id)
         member.wires.close()
         del self.admission.router.instances[instance_id]
         self._event("instance_gone", {"instance": instance_id, "reason": member.instance.reason})
@@ -315,6 +326,8 @@ class Fleet:
     def _continue_stopping(self, member: Member, now_s: float) -> None:
         assert member.stopping_since_s is not None
         gone = not self.launcher.alive(member.instance.id)
+        if gone:
+            self._transitions.end("stop", member.instance.id)
         if gone or now_s - member.stopping_since_s > self.spec.launcher.stop_timeout_s:
             self._move(member, State.STOPPED, member.instance.reason)
             self.forget(member.instance.id)
@@ -349,4 +362,12 @@ class Fleet:
         if instance.state is not state:
             self._event("instance_state", {"instance": instance.id, "from": instance.state.value, "to": state.value,
                                            "reason": reason})  # fmt: skip
+        if state is State.READY:
+            self._transitions.end("start", instance.id)
+            self._transitions.end("wake", instance.id)
+        elif state is State.FAILED:
+            self._transitions.drop(instance.id)
         instance.set_state(state, self._clock.now_s(), reason)
+
+    def _begin(self, kind: str, member: Member) -> None:
+        self._transitions.begin(kind, self.spec.name, member.instance, self.knobs)

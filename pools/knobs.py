@@ -22,6 +22,15 @@ class Knobs(Protocol):
     leased: bool
 
     @property
+    def quality(self) -> str:
+        """Of `joules`: measured or modelled."""
+        ...
+
+    async def joules(self, instance: Instance) -> float | None:
+        """The counters of its GPUs, added up; None where there are none to read now."""
+        ...
+
+    @property
     def epoch(self) -> int | None: ...
 
     def off(self, instance: Instance) -> str | None:
@@ -43,6 +52,10 @@ class NoKnobs:
     clock = False
     leased = False
     epoch = None
+    quality = "modelled"
+
+    async def joules(self, instance: Instance) -> float | None:
+        return None
 
     def off(self, instance: Instance) -> str | None:
         return "not_ours"
@@ -66,6 +79,18 @@ class EngineKnobs:
         self.leased = clocks is not None and clocks.leased_anew
         self._http = http
         self._clocks = clocks
+
+    @property
+    def quality(self) -> str:
+        return self._clocks.quality if self._clocks is not None else "modelled"
+
+    async def joules(self, instance: Instance) -> float | None:
+        if self._clocks is None or (self.leased and not instance.gpus):
+            return None
+        try:
+            return (await self._clocks.read(_group(instance))).joules
+        except ClockRefused:
+            return None
 
     @property
     def epoch(self) -> int | None:

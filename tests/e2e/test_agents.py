@@ -108,6 +108,24 @@ def test_a_refusal_shows_and_goes(world: World) -> None:
     assert until(world.set_again), world.shown()
 
 
+def test_what_a_start_and_a_stop_cost_is_counted_and_shown(world: World) -> None:
+    def costs() -> dict[tuple[str, int], Tree]:
+        shown = world.gateway.http.get(f"{world.gateway.url}/admin/transitions").json()
+        return {(one["kind"], one["tp"]): one for one in shown}
+
+    pool = f"{world.gateway.url}/admin/services/m/pools/short"
+    for instances in (2, 1):
+        assert world.gateway.http.patch(pool, json={"instances": instances}).status_code == 200
+        assert until(
+            lambda count=instances: len(world.gateway.instances()) == 1 + count and world.gateway.all_ready(), 30
+        )
+    assert until(lambda: ("stop", 2) in costs())
+    start = costs()["start", 2]
+    assert start["count"] == 3 and start["quality"] == "modelled", "emulated GPUs count what a model says"
+    assert 20 < start["joules"] / start["seconds"] / 2 < 800, "watts of an H100"
+    assert costs()["stop", 2]["joules"] > 0
+
+
 def test_a_killed_gateway_leaves_instances_that_the_next_one_takes_over(world: World) -> None:
     before, children = world.shown(), sorted(world.gateway.children())
     os.kill(children[0], 0)
@@ -121,6 +139,8 @@ def test_a_killed_gateway_leaves_instances_that_the_next_one_takes_over(world: W
         os.kill(pid, 0)
     assert world.gateway.children() == [], "none was started twice"
     assert world.asks() == 200
+    shown = world.gateway.http.get(f"{world.gateway.url}/admin/transitions").json()
+    assert {one["kind"]: one["count"] for one in shown} == {"start": 3, "stop": 1}, "kept over the restart"
     world.gateway.stop()
     assert until(lambda: not any(Path(f"/proc/{pid}/stat").exists() and alive(pid) for pid in children))
     assert world.agent.at_default(), "a lease that is given back undoes"

@@ -454,7 +454,7 @@ def test_every_key_has_a_meaning() -> None:
 
 
 def test_agents_of_services(load: Load) -> None:
-    assert {name: one.emulate for name, one in load(TEXT).agents.items()} == {"node-1": "h100:16"}
+    assert {name: one.emulate for name, one in load(TEXT).agents.items()} == {"node-1": "h100:24"}
     (service,) = to_services(load(TEXT))
     assert service.launcher.agent == "node-1"
 
@@ -462,11 +462,11 @@ def test_agents_of_services(load: Load) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        ("emulate: h100:16", "emulate: b200:8", "agents.node-1.emulate"),
-        ("emulate: h100:16", "emulate: h100:8\n    url: unix:/run/a.sock", "a url or emulates GPUs, one of the two"),
-        ("emulate: h100:16", "token_env: TOKEN", "a url or emulates GPUs, one of the two"),
-        ("emulate: h100:16", "url: /run/a.sock", "must be unix:PATH"),
-        ("emulate: h100:16", "url: unix:/run/a.sock\n    islands: [[A, B], [B]]", "names a GPU twice"),
+        ("emulate: h100:24", "emulate: b200:8", "agents.node-1.emulate"),
+        ("emulate: h100:24", "emulate: h100:8\n    url: unix:/run/a.sock", "a url or emulates GPUs, one of the two"),
+        ("emulate: h100:24", "token_env: TOKEN", "a url or emulates GPUs, one of the two"),
+        ("emulate: h100:24", "url: /run/a.sock", "must be unix:PATH"),
+        ("emulate: h100:24", "url: unix:/run/a.sock\n    islands: [[A, B], [B]]", "names a GPU twice"),
         ("agent: node-1", "agent: other", 'there is no agent "other"'),
     ],
 )

@@ -1,0 +1,210 @@
+"""What it costs to start, stop, park, wake and re-shard an instance: seconds and joules of every transition here.
+
+Owns the record and its file. Joules come from the counters of the instance's GPUs where they can be read at both ends,
+else from the engine model: idle (or parked) watts x GPUs x seconds. Times are this process's."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import structlog
+
+from core.clock import Clock
+from pools.instance import Instance
+from pools.knobs import Knobs
+
+KEPT = 20  # of a kind, the newest: a slower disk or a larger model is learnt within a day
+PAIRED_S = 3600.0
+KINDS = ("start", "stop", "park", "wake", "reshard")
+log = structlog.get_logger("joulegate.transitions")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """`from_tp`: of a re-shard, what its GPUs or its place were before; else 0."""
+
+    service: str
+    kind: str
+    tp: int
+    from_tp: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One transition. `joules` None: neither counted nor modelled. `quality`: measured or modelled."""
+
+    wall_s: float
+    seconds: float
+    joules: float | None
+    quality: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Means over the newest transitions of a kind."""
+
+    kind: Kind
+    count: int
+    seconds: float
+    joules: float | None
+    quality: str
+
+
+@dataclass(slots=True)
+class _Open:
+    """A transition under way. `read_j`: the counters at its start, once they were read."""
+
+    kind: Kind
+    instance: Instance
+    knobs: Knobs
+    began_s: float
+    read_j: float | None = None
+    seconds: float | None = None  # set when it has ended
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A start that may turn out to be the first half of a re-shard."""
+
+    service: str
+    pool: str
+    tp: int
+    began_s: float
+    row: Row
+
+
+class Transitions:
+    """One for all services. `begin` and `end` never wait; `run` reads the counters and writes the file."""
+
+    def __init__(self, clock: Clock, path: Path | None) -> None:
+        self.rows: dict[Kind, deque[Row]] = {}
+        self._clock = clock
+        self._path = path
+        self._open: dict[str, _Open] = {}
+        self._begun: list[_Begun] = []
+        self._due: asyncio.Queue[_Open] = asyncio.Queue()
+        if path is not None:
+            self.rows = _loaded(path)
+
+    def begin(self, kind: str, service: str, instance: Instance, knobs: Knobs) -> None:
+        """Whatever was under way with this instance has come to nothing."""
+        one = _Open(Kind(service, kind, instance.tp), instance, knobs, self._clock.now_s())
+        self._open[instance.id] = one
+        self._due.put_nowait(one)
+
+    def end(self, kind: str, instance_id: str) -> None:
+        one = self._open.get(instance_id)
+        if one is not None and one.kind.kind == kind:
+            del self._open[instance_id]
+            one.seconds = self._clock.now_s() - one.began_s
+            self._due.put_nowait(one)
+
+    def drop(self, instance_id: str) -> None:
+        """It failed: what that took is no price of anything."""
+        self._open.pop(instance_id, None)
+
+    def costs(self) -> tuple[Cost, ...]:
+        """In a fixed order."""
+        kinds = sorted(self.rows, key=lambda kind: (kind.service, KINDS.index(kind.kind), kind.tp, kind.from_tp))
+        return tuple(_cost(kind, self.rows[kind]) for kind in kinds)
+
+    def switch_j(self, service: str) -> dict[int, tuple[float, float]]:
+        """By TP, joules of a start and of a stop, as recorded. A stop that never was costs nothing yet."""
+        known = {(c.kind.kind, c.kind.tp): c.joules for c in self.costs() if c.kind.service == service}
+        found = {}
+        for (kind, tp), start_j in known.items():
+            if kind == "start" and start_j is not None:
+                found[tp] = round(start_j, 1), round(known.get(("stop", tp)) or 0.0, 1)
+        return found
+
+    async def run(self) -> None:
+        """For ever, in the order of events."""
+        while True:
+            one = await self._due.get()
+            try:
+                await self._read(one)
+            finally:
+                self._due.task_done()
+
+    async def settled(self) -> None:
+        """Until everything told so far is on record."""
+        await self._due.join()
+
+    async def _read(self, one: _Open) -> None:
+        read_j = await one.knobs.joules(one.instance)
+        if one.seconds is None:
+            one.read_j = read_j
+            return
+        self._keep(one, read_j)
+        if self._path is not None:
+            await asyncio.to_thread(_save, self._path, {kind: list(rows) for kind, rows in self.rows.items()})
+
+    def _keep(self, one: _Open, read_j: float | None) -> None:
+        assert one.seconds is not None
+        joules, quality = None, "modelled"
+        if read_j is not None and one.read_j is not None and read_j >= one.read_j:
+            joules, quality = read_j - one.read_j, one.knobs.quality
+        elif one.instance.model is not None:
+            model = one.instance.model
+            watts = model.parked_w if one.kind.kind in ("park", "wake") else model.idle_w
+            joules = watts * one.kind.tp * one.seconds
+        row = Row(self._clock.wall_s(), one.seconds, joules, quality)
+        self._add(one.kind, row)
+        if one.kind.kind == "start":
+            begun = _Begun(one.kind.service, one.instance.pool, one.kind.tp, one.began_s, row)
+            self._begun = [b for b in self._begun if one.began_s - b.began_s < PAIRED_S] + [begun]
+        elif one.kind.kind == "stop":
+            self._pair(one, row)
+
+    def _pair(self, one: _Open, stop: Row) -> None:
+        """A stop after a start of another TP in the same pool is a re-shard: from the start's beginning to this end."""
+        for begun in self._begun:
+            same = (begun.service, begun.pool) == (one.kind.service, one.instance.pool)
+            if same and begun.tp != one.kind.tp and one.began_s >= begun.began_s:
+                self._begun.remove(begun)
+                both = None if stop.joules is None or begun.row.joules is None else stop.joules + begun.row.joules
+                seconds = one.began_s + stop.seconds - begun.began_s
+                kind = Kind(one.kind.service, "reshard", begun.tp, one.kind.tp)
+                self._add(kind, replace(stop, seconds=seconds, joules=both))
+                return
+
+    def _add(self, kind: Kind, row: Row) -> None:
+        self.rows.setdefault(kind, deque(maxlen=KEPT)).append(row)
+
+
+def _cost(kind: Kind, rows: deque[Row]) -> Cost:
+    joules = [row.joules for row in rows if row.joules is not None]
+    measured = bool(rows) and all(row.quality == "measured" for row in rows)
+    return Cost(
+        kind, len(rows), sum(row.seconds for row in rows) / len(rows), sum(joules) / len(joules) if joules else None,
+        "measured" if measured else "modelled",
+    )  # fmt: skip
+
+
+def _loaded(path: Path) -> dict[Kind, deque[Row]]:
+    """Nothing where there is no such file. One that cannot be read is told of, and written anew."""
+    try:
+        told = json.loads(path.read_text())["transitions"]
+        return {Kind(**one["kind"]): deque((Row(**row) for row in one["rows"]), KEPT) for one in told}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        log.warning("recorded transitions cannot be read", file=str(path), why=repr(error))
+        return {}
+
+
+def _save(path: Path, rows: Mapping[Kind, list[Row]]) -> None:
+    """Whole, or not at all."""
+    told = [{"kind": asdict(kind), "rows": [asdict(row) for row in kept]} for kind, kept in rows.items()]
+    half = path.with_name(f"{path.name}.new")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        half.write_text(json.dumps({"transitions": told}))
+        half.replace(path)
+    except OSError as error:
+        log.warning("transitions cannot be written", file=str(path), why=repr(error))
