@@ -14,6 +14,7 @@ from pools.shape import LEAST_STEP_TOKENS
 from predictor.blend import Blend
 from profiles.engine_model import EngineModel
 from simulator.cluster import Costs, costs_of
+from simulator.faults import NO_FAULTS, Faults
 from simulator.lengths import Confused, Declared, Lengths, Oracle, Usual, even_confusion, usual_lengths
 from simulator.request_life import Door, PoolOf, pool_by_output
 from simulator.run import TICK_S, Ran, Setup, simulate
@@ -80,6 +81,7 @@ class Case:
     static_instances: int | None = None  # singlepool's answer, once it is known
     pools: int | None = None  # how many, where the policy is free to choose; None = its own number
     swept_on: str = "code"  # the trace on which the baselines' open settings were chosen (baselines/chosen.py)
+    faults: Faults = NO_FAULTS
     power_cap_w: float | None = None  # of the cluster; a policy may ignore it, the report does not
     tick_s: float = TICK_S
     open_busiest: OpenTrace | None = None  # the part that static sizes are found on; None = all of it
@@ -141,7 +143,10 @@ class Case:
 
     def setup(self, pools: tuple[PoolSpec, ...], gpus: int, pool_of: PoolOf = pool_by_output) -> Setup:
         spec = replace(self.spec, pools=pools)
-        return Setup(spec, self.model, gpus, self.costs, self.lengths, self.door, pool_of, self.seed, self.tick_s)
+        return Setup(
+            spec, self.model, gpus, self.costs, self.lengths, self.door, pool_of, self.seed, self.tick_s,
+            faults=self.faults,
+        )  # fmt: skip
 
     def run(self, setup: Setup, hopeless: Callable[[Tally], bool] | None = None) -> Ran:
         timeline = Timeline(self.sample_s) if self.sample_s else None

@@ -42,6 +42,7 @@ from pools.shape import shaped, step_tokens
 from profiles.engine_model import EngineModel
 from simulator.des_engine import DesEngine
 from simulator.engine import EngineLimits
+from simulator.faults import Luck
 from simulator.member import EnergyOfInstance, Member, OnSeqs
 from simulator.power import GpuStock, PowerMeter
 from simulator.sequence import EngineCounters
@@ -103,7 +104,7 @@ class SimCluster:
 
     def __init__(
         self, spec: ServiceSpec, router: Router, book: CostBook, gaps: GapSketches, world: World, gpus: int,
-        costs: Costs, on_seqs: OnSeqs, on_lost: Callable[[Member], None],
+        costs: Costs, on_seqs: OnSeqs, on_lost: Callable[[Member], None], luck: Luck | None = None,
     ) -> None:  # fmt: skip
         self.changed = asyncio.Event()
         self.spec = spec
@@ -124,6 +125,7 @@ class SimCluster:
         self._on_seqs = on_seqs
         self._on_lost = on_lost
         self._numbers = count(1)
+        self._luck = luck or Luck()
 
     # --- the controller's side
 
@@ -188,10 +190,12 @@ class SimCluster:
         member = self._add(pool, shape)
         tp = member.instance.tp
         self.switches.starts += 1
+        slow = self._luck.start_times()
         in_place = bool(shape.from_tp) and self.stock.at_hand(tp)
         if in_place:
             self.switches.reshards += 1
             member.start_s = self._book.model.reshard_s(shape.from_tp, tp)
+        member.start_s *= slow
         if self.stock.at_hand(tp):
             self._boot(member)
         else:
@@ -251,7 +255,7 @@ class SimCluster:
     def set_clock(self, instance_id: str, clock_mhz: int) -> None:
         """The write is counted now and takes effect a little later, at the next step."""
         member = self.members.get(instance_id)
-        if member is None or member.instance.clock_mhz == clock_mhz:
+        if member is None or member.instance.clock_mhz == clock_mhz or not self._luck.clock_takes():
             return
         member.instance.clock_mhz = clock_mhz
         self._write_clock(member, clock_mhz)
@@ -260,8 +264,12 @@ class SimCluster:
         """As `set_clock`, but beneath the clock that the router reckons with: whoever throttles an instance lets it run
         up again as soon as what it holds needs that."""
         member = self.members.get(instance_id)
-        if member is not None and member.engine is not None and member.written_mhz != clock_mhz:
+        changes = member is not None and member.engine is not None and member.written_mhz != clock_mhz
+        if member is not None and changes and self._luck.clock_takes():
             self._write_clock(member, clock_mhz)
+
+    def living(self) -> list[str]:
+        return sorted(one.instance.id for one in self.members.values() if one.instance.state in LIVE)
 
     def energy(self) -> Iterator[EnergyOfInstance]:
         """Of every instance there was, until now. What bare GPUs draw is the stock's."""

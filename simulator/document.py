@@ -5,6 +5,7 @@ Everything but `sim` follows from the questions and their seeds, byte for byte."
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from simulator.compare import Compared, Plan
@@ -41,6 +42,7 @@ def document(compared: Compared, plan: Plan, rows_of_trace: TraceRows) -> dict[s
         "slo": {"ttft_s": dict(experiment.spec.slo.ttft_s), "tbt_s": experiment.spec.slo.tbt_s},
         "edges": {"input": list(experiment.spec.edges.input), "output": list(experiment.spec.edges.output)},
         "predictor": experiment.predictor,
+        "faults": asdict(experiment.faults),
         "seed": first,
         "seeds": list(plan.seeds),
         "gpus": compared.gpus[first],

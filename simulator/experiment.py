@@ -12,6 +12,7 @@ from typing import Any
 from core.service import ServiceSpec
 from profiles.engine_model import load_engine_model
 from simulator.case import PAPER_ACCURACY, Case, OpenTrace, make_case
+from simulator.faults import NO_FAULTS, Faults
 from simulator.load import Load, TraceRows, in_context
 from simulator.request_life import Door
 from simulator.run import TICK_S
@@ -31,6 +32,7 @@ class Experiment:
     busiest: Load | None = None
     pools: int | None = None
     swept_on: str = "code"
+    faults: Faults = NO_FAULTS
     power_cap_w: float | None = None
     costs: tuple[tuple[str, float], ...] = ()
     door: Door = field(default_factory=Door)
@@ -57,5 +59,5 @@ def case_of(experiment: Experiment, rows: TraceRows, seed: int) -> Case:
     return replace(
         case, costs=costs, door=experiment.door, tick_s=experiment.tick_s, pools=experiment.pools,
         power_cap_w=experiment.power_cap_w, swept_on=experiment.swept_on, static_instances=experiment.static_instances,
-        open_busiest=opened(experiment.busiest) if experiment.busiest else None,
+        faults=experiment.faults, open_busiest=opened(experiment.busiest) if experiment.busiest else None,
     )  # fmt: skip

@@ -5,6 +5,7 @@ knows what it sees."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from controller.demand import Demand, observed
@@ -23,7 +24,7 @@ POOLS = ("short", "medium", "long")
 
 
 def joulegate(case: Case, gpus: int, say: Say) -> Ran:
-    return case.run(joulegate_setup(case, gpus, Settings()))
+    return case.run(joulegate_setup(case, gpus, Settings(power_cap_w=case.power_cap_w or math.inf)))
 
 
 def joulegate_setup(case: Case, gpus: int, settings: Settings) -> Setup:

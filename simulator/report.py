@@ -8,6 +8,7 @@ from typing import Any
 
 from core.request import Outcome
 from core.service import CLASSES
+from simulator.faults import Faults
 from simulator.run import Ran
 from simulator.sketch import Sketch
 
@@ -66,6 +67,8 @@ def figures(ran: Ran, rates: Rates, power_cap_w: float | None = None) -> dict[st
         "cost_energy_usd": kwh * rates.usd_per_kwh,
         "gco2": kwh * rates.gco2_per_kwh,
     }
+    if ran.setup.faults != Faults():
+        row["faults"] = ran.met.as_dict()
     if power_cap_w is not None:
         row["over_power_cap"] = ran.meter.share_above(power_cap_w)
     return row

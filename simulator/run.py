@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controller.knowledge import Knowledge
-from controller.loop import Controller, solved_at_once
-from controller.planning import ServicePlan
+from controller.loop import Answers, Controller, solved_at_once
+from controller.planning import Ask, ServicePlan
 from controller.state import planned_state
 from core.instances import Shape
 from core.recorder import NullRecorder, Recorder
@@ -20,6 +20,7 @@ from core.service import ServiceSpec
 from profiles.engine_model import EngineModel
 from simulator.clock import SimClock, run_simulated
 from simulator.cluster import Costs, SimCluster, Switches
+from simulator.faults import NO_FAULTS, Blurred, Faults, Luck, Met, PlanLost
 from simulator.lengths import Lengths
 from simulator.member import EnergyOfInstance
 from simulator.power import GpuSeconds, PowerMeter
@@ -54,6 +55,7 @@ class Setup:
     first: Mapping[str, Sequence[Shape]] = field(default_factory=dict)
     knowledge: Knowledge | None = None  # None: the controller holds every pool at its configured number of instances
     first_plan: ServicePlan | None = None  # READY at second 0, as history would have it
+    faults: Faults = NO_FAULTS
     weighs: bool = False  # the output size is chosen by expected joules, as live; baselines take the likely one
 
 
@@ -72,6 +74,7 @@ class Ran:
     in_flight: int
     happened: int
     timeline: Timeline | None = None
+    met: Met = field(default_factory=Met)
 
     @property
     def bare_j(self) -> float:
@@ -116,20 +119,26 @@ def simulate(
         if hopeless is not None and hopeless(tally):
             world.over = True
 
-    tally = Tally(setup.spec, missed)
+    tally, luck = Tally(setup.spec, missed), Luck(setup.faults, setup.seed)
     life = RequestLife(
         setup.spec, world, tally, setup.lengths(), setup.door, setup.seed, setup.pool_of, setup.weighs,
         setup.model.front_s,
     )  # fmt: skip
     cluster = SimCluster(
         setup.spec, life.router, CostBook(setup.model), tally.gaps, world, setup.gpus, setup.costs,
-        life.progressed, life.lost,
+        life.progressed, life.lost, luck,
     )  # fmt: skip
     clock = SimClock(world)
     knowledge = setup.knowledge or Knowledge()
+
+    async def solved(ask: Ask) -> Answers:
+        if not luck.plan_comes():
+            raise PlanLost("no plan in time")
+        return await solved_at_once(ask)
+
     controller = Controller(
-        cluster, clock, recorder or NullRecorder(), interval_s=setup.tick_s, knowledge=lambda: knowledge,
-        solve=solved_at_once, inline=True, taped=recorder is not None,
+        Blurred(cluster, luck), clock, recorder or NullRecorder(), interval_s=setup.tick_s, knowledge=lambda: knowledge,
+        solve=solved, inline=True, taped=recorder is not None,
     )  # fmt: skip
     if setup.first_plan is not None:
         controller.state = planned_state(setup.spec.name, setup.first_plan)
@@ -137,17 +146,18 @@ def simulate(
     if timeline is not None:
         timeline.attach(world, cluster)
     disturb(world, cluster)
+    luck.kill(world, cluster)
     if setup.driver is not None:
         setup.driver(world, cluster, tally)
     life.begin(iter(trace), cluster)
     run_simulated(controller.run() if setup.driver is None else clock.sleep_until(math.inf))
-    if controller.last_error:
+    if controller.last_error and not controller.last_error.startswith(PlanLost.__name__):
         raise RuntimeError(f"a tick failed: {controller.last_error}")
     cluster.meter.until(world.now_s)
     cluster.stock.until(world.now_s)
     ran = Ran(
         setup, world.now_s, tally, tuple(cluster.energy()), cluster.meter, cluster.stock.seconds, cluster.switches,
-        cluster.counters(), len(life.flights), world.happened, timeline,
+        cluster.counters(), len(life.flights), world.happened, timeline, luck.met,
     )  # fmt: skip
     if not ran.in_flight:
         check_books(ran)

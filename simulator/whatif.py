@@ -81,6 +81,14 @@ def keys() -> dict[str, Key]:
         "limits.max_wait_s": Key("seconds above 0", _positive, _of_door("max_wait_s")),
         "limits.retries": Key("a number", _count(0), _of_door("retries")),
     }
+    for fault, takes, read in (
+        ("deaths", "deaths per hour and instance, not negative", _not_negative),
+        ("slow_starts", "a share of starts from 0 to 1", _share),
+        ("stale_s", "seconds, not negative", _not_negative),
+        ("refused_clocks", "a share of clock writes from 0 to 1", _share),
+        ("lost_plans", "a share of plans from 0 to 1", _share),
+    ):
+        found[f"faults.{fault}"] = Key(takes, read, _of_faults(fault))
     for cost, takes in {
         "start_s": "seconds",
         "clock_switch_s": "seconds",
@@ -106,6 +114,13 @@ def _positive(text: str) -> float:
 def _not_negative(text: str) -> float:
     value = float(text)
     if not 0 <= value < math.inf:
+        raise ValueError
+    return value
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= 1:
         raise ValueError
     return value
 
@@ -156,6 +171,10 @@ def _of_spec(name: str) -> Apply:
 
 def _of_door(name: str) -> Apply:
     return lambda experiment, value: replace(experiment, door=replace(experiment.door, **{name: value}))
+
+
+def _of_faults(name: str) -> Apply:
+    return lambda experiment, value: replace(experiment, faults=replace(experiment.faults, **{name: value}))
 
 
 def _of_costs(name: str) -> Apply:

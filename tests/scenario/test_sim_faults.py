@@ -1,0 +1,49 @@
+"""Faults by seed: each comes to pass, the books balance, nothing is lost but what a death cut, a seed repeats itself."""
+
+from dataclasses import replace
+
+import pytest
+
+from core.request import Outcome
+from simulator.case import make_case, shipped_service
+from simulator.faults import Faults
+from simulator.joulegate_policy import joulegate
+from simulator.policies import singlepool
+from simulator.run import Ran
+from tests.unit.test_sim_policies import MODEL
+from tests.unit.test_simulate_command import trace
+
+LOAD = trace(3, 5.0, 240.0)
+
+
+def run(policy: object = joulegate, seed: int = 1, **faults: float) -> Ran:
+    case = make_case(shipped_service("llama-2-70b"), MODEL, lambda: iter(LOAD), seed=seed)
+    return policy(replace(case, faults=Faults(**faults), static_instances=4), 32, lambda text: None)  # type: ignore[operator, no-any-return]
+
+
+@pytest.mark.parametrize("policy", [joulegate, singlepool])
+def test_deaths_cut_answers_and_are_made_good(policy: object) -> None:
+    ran = run(policy, deaths=40.0)
+    outcomes = ran.tally.outcomes
+    assert ran.met.deaths >= 2 and ran.switches.starts >= 2 and not ran.in_flight
+    assert outcomes[Outcome.COMPLETED] + outcomes[Outcome.CUT] + outcomes[Outcome.SHED] == ran.tally.total_arrived
+    assert ran.tally.attainment_all is not None and ran.tally.attainment_all > 0.5
+
+
+@pytest.mark.parametrize(
+    "faults", [{"stale_s": 5.0}, {"refused_clocks": 0.5}, {"lost_plans": 0.7}, {"slow_starts": 1.0, "deaths": 30.0}]
+)
+def test_the_controller_lives_with_what_does_not_work(faults: dict[str, float]) -> None:
+    ran = run(**faults)
+    met = ran.met.as_dict()
+    assert all(met[name] > 0 for name in faults if name in met)
+    lost = ran.tally.outcomes[Outcome.CUT] + ran.tally.outcomes[Outcome.SHED]
+    assert ran.tally.outcomes[Outcome.COMPLETED] + lost == ran.tally.total_arrived
+    assert ran.tally.outcomes[Outcome.CUT] == 0 or met["deaths"]
+    assert ran.tally.attainment_all is not None and ran.tally.attainment_all > (0.5 if met["deaths"] else 0.85)
+
+
+def test_a_seed_repeats_itself_and_another_does_not() -> None:
+    one, same, other = (run(singlepool, seed=seed, deaths=20.0, slow_starts=0.5) for seed in (1, 1, 2))
+    assert one.joules == same.joules and one.met == same.met
+    assert other.joules != one.joules
