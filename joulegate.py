@@ -17,6 +17,7 @@ from commands.agent import agent
 from commands.output import AsJson, fail, say
 from commands.plan import plan
 from commands.redecide import redecide
+from commands.report import report
 from commands.simulate import simulate
 from commands.train import train
 
@@ -39,6 +40,7 @@ Overrides = Annotated[
 app.add_typer(profile.app, name="profile")
 app.command()(simulate)
 app.command()(plan)
+app.command()(report)
 app.command()(redecide)
 app.add_typer(predict.app, name="predict")
 app.add_typer(forecast.app, name="forecast")

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
-from gateway.ledger_store import JOULES
+from gateway.ledger_store import JOULES, WINDOW_S
 from gateway.tariff import Tariff, total
 
 MOST_POINTS = 360
@@ -121,3 +122,26 @@ def request_joules(disk: sqlite3.Connection, request_id: str) -> dict[str, Any] 
         return None
     found = dict(zip(columns, row, strict=True))
     return {**found, "attained": bool(found["attained"]), "joules": found["prefill_j"] + found["decode_j"]}
+
+
+def joules_by_window(disk: sqlite3.Connection, service: str, begins_s: float, ends_s: float) -> list[float]:
+    """Counted and modelled joules of a service from `begins_s` on, in bins of WINDOW_S. A window that is cut by either
+    end counts by its share."""
+    bins = [0.0] * max(1, ceil((ends_s - begins_s) / WINDOW_S))
+    rows = disk.execute(
+        "select t, sum(meter_j + filled_j) from windows where service = ? and t > ? and t < ? group by t order by t",
+        (service, begins_s - WINDOW_S, ends_s),
+    ).fetchall()
+    for at_s, joules in rows:
+        for place, share in _shares(max(at_s, begins_s) - begins_s, min(at_s + WINDOW_S, ends_s) - begins_s):
+            bins[place] += joules * share
+    return bins
+
+
+def _shares(from_s: float, to_s: float) -> list[tuple[int, float]]:
+    first = int(from_s // WINDOW_S)
+    edge_s = min(to_s, (first + 1) * WINDOW_S)
+    found = [(first, (edge_s - from_s) / WINDOW_S)]
+    if to_s > edge_s:
+        found.append((first + 1, (to_s - edge_s) / WINDOW_S))
+    return found

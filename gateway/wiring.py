@@ -193,17 +193,20 @@ def known(gateway: Gateway, config: ControllerConfig, mode: str, gpus: int, tran
     if config.plan == "configured":  # load and attainment are watched all the same
         watched = {name: ServiceKnowledge(service.spec, None) for name, service in gateway.services.items()}
         return Knowledge(watched, gpus=gpus, mode=mode)
-    settings = Settings(
-        plan_every_s=config.plan_interval_s, eta=config.eta, spare=config.spare,
-        power_cap_w=inf if config.power_cap_w is None else config.power_cap_w,
-    )  # fmt: skip
     services = {}
     for name, service in gateway.services.items():
         spec, model = service.spec, service.fleet.model
         if model is not None and service.fleet.launcher.managed:
             steps = {tp: step_tokens(model, tp, max(model.clocks_mhz), spec.slo.tbt_s) for tp in model.points}
             services[name] = ServiceKnowledge(spec, model, steps, transitions.switch_j(name))
-    return Knowledge(services, settings, gpus, config.node_gpus, mode)
+    return Knowledge(services, settings_of(config), gpus, config.node_gpus, mode)
+
+
+def settings_of(config: ControllerConfig) -> Settings:
+    return Settings(
+        plan_every_s=config.plan_interval_s, eta=config.eta, spare=config.spare,
+        power_cap_w=inf if config.power_cap_w is None else config.power_cap_w,
+    )  # fmt: skip
 
 
 def make_service(

@@ -85,7 +85,7 @@ def read_burstgpt(path: Path) -> Iterator[Arrival]:
 
 def read_mooncake(path: Path) -> Iterator[Arrival]:
     """Milliseconds from the start."""
-    for number, row in _rows(path):
+    for number, row in rows_of(path):
         try:
             yield Arrival(float(row["timestamp"]) / 1000, int(row["input_length"]), int(row["output_length"]))
         except (KeyError, ValueError, TypeError) as error:
@@ -95,7 +95,7 @@ def read_mooncake(path: Path) -> Iterator[Arrival]:
 def read_run_log(path: Path) -> Iterator[Arrival]:
     """Completed requests, at the moment they arrived. Other rows say nothing of a length."""
     found = []
-    for number, row in _rows(path):
+    for number, row in rows_of(path):
         if row.get("kind") != "request" or row.get("outcome") != "completed" or row.get("output_tokens") is None:
             continue
         try:
@@ -120,7 +120,8 @@ def in_order(arrivals: Iterable[Arrival], name: str) -> Iterator[Arrival]:
         yield heapq.heappop(held)[2]
 
 
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def rows_of(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Objects of a JSONL file with the numbers of their lines."""
     with path.open(encoding="utf-8-sig") as file:
         for number, line in enumerate(file, start=1):
             if line.strip():
