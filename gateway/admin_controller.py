@@ -207,18 +207,27 @@ def _applicable(running: Running, plan_id: str) -> Made:
 
 
 def plans_view(running: Running) -> PlansView:
-    controller, now_s, wall_s = running.controller, running.clock.now_s(), running.clock.wall_s()
-    last, every_s = controller.last, running.config.controller.plan_interval_s
-    made = list(controller.history)[: -SHOWN - 1 : -1]
+    wall_s = running.clock.wall_s()
+    made = list(running.controller.history)[: -SHOWN - 1 : -1]
     return PlansView.model_validate({
         "mode": running.mode.name,
         "planning": running.config.controller.plan,
-        "services": [
-            _service(name, one, running.mode.name, now_s, every_s) for name, one in controller.state.services.items()
-        ],
-        "proposed": [_told(action) for action in last.proposed] if last is not None else [],
+        "services": service_plans(running),
+        "proposed": proposed_now(running),
         "history": [_made(one, wall_s) for one in made],
     })  # fmt: skip
+
+
+def service_plans(running: Running) -> list[ServicePlanView]:
+    """Each service's plans and where it stands, without the history."""
+    now_s, every_s = running.clock.now_s(), running.config.controller.plan_interval_s
+    states = running.controller.state.services
+    return [_service(name, one, running.mode.name, now_s, every_s) for name, one in states.items()]
+
+
+def proposed_now(running: Running) -> list[dict[str, str]]:
+    last = running.controller.last
+    return [_told(action) for action in last.proposed] if last is not None else []
 
 
 def _service(name: str, one: ServiceState, mode: str, now_s: float, every_s: float) -> ServicePlanView:

@@ -59,7 +59,7 @@ def make_override_routes(running: Running, audit: Callable[..., None]) -> APIRou
 
     async def overrides() -> list[OverrideView]:
         """What operators have ordered and is not over yet."""
-        return [_view(running, one) for one in running.controller.overrides]
+        return overrides_view(running)
 
     async def impose(body: NewOverride, request: Request) -> OverrideView:
         """Holds against any plan until it is over or lifted."""
@@ -84,6 +84,10 @@ def make_override_routes(running: Running, audit: Callable[..., None]) -> APIRou
     router.add_api_route("/overrides", impose, methods=["POST"], status_code=201, responses=MISSING | CONFLICT)
     router.add_api_route("/overrides/{override_id}", lift, methods=["DELETE"], responses=MISSING)
     return router
+
+
+def overrides_view(running: Running) -> list[OverrideView]:
+    return [_view(running, one) for one in running.controller.overrides]
 
 
 def _view(running: Running, one: Override) -> OverrideView:

@@ -14,7 +14,8 @@ import msgspec
 
 from controller.knowledge import ServiceKnowledge
 from core.errors import NotFound
-from gateway.admin_controller import plans_view
+from gateway.admin_controller import proposed_now, service_plans
+from gateway.admin_overrides import overrides_view
 from gateway.board_events import BoardEvents
 from gateway.board_frontier import Frontiers
 from gateway.board_series import Series, Tally
@@ -28,6 +29,7 @@ FORECAST_EVERY = 5  # looks; a forecast is a few array operations per service
 RECENT, MISSED = 40, 40
 BILLS = 2000
 MOST_VIEWERS = 64
+NOT_TOLD = {name: {"targets": {"__all__": {"clocks"}}} for name in ("plan", "in_force")}  # too long for each second
 Answer = Mapping[str, Any]
 
 
@@ -103,17 +105,17 @@ class Board:
     def snapshot(self) -> Answer:
         """Everything at this second. `events`: those of the last few, by number; a page drops what it has."""
         running = self._running
-        plans = plans_view(running).model_dump()
-        by_service = {plan["service"]: plan for plan in plans["services"]}
+        plans = {one.service: one.model_dump(exclude=NOT_TOLD) for one in service_plans(running)}
         return {
             "t": round(self._clock.wall_s(), 3), "version": VERSION, "generation": running.generation,
-            "mode": running.mode.name, "planning": plans["planning"], "closing": running.gateway.closing,
+            "mode": running.mode.name, "planning": running.config.controller.plan, "closing": running.gateway.closing,
             "in_flight": running.gateway.in_flight, "ticks": running.controller.state.ticks,
             "controller_error": running.controller.last_error,
             "gpus": {"total": running.config.controller.gpus, "used": sum(one.gpus for one in self._pictures)},
             "columns": COLUMNS,
-            "services": [one.told(by_service.get(one.name)) for one in self._pictures],
-            "proposed": plans["proposed"],
+            "services": [one.told(plans.get(one.name)) for one in self._pictures],
+            "proposed": proposed_now(running),
+            "overrides": [one.model_dump() for one in overrides_view(running)],
             "events": self.events.since(max(0, self.events.newest - 20)),
             "newest_event": self.events.newest,
         }  # fmt: skip
@@ -177,7 +179,7 @@ class Board:
             if row.get("attained") is False:
                 self._missed.append(row)
             if row.get("moves"):
-                why = f"its instance was lost or left; the client waited {row['seam_s']:.2f} s"
+                why = "its instance was lost or left"
                 self.events.add(wall_s, "migration", "notice", "a stream went on elsewhere", why, row)
             name, place = row.get("service") or "", (row.get("class") or "", row.get("pool") or "")
             _tally(parts[name, *place], row)

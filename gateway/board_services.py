@@ -119,6 +119,7 @@ def picture(
         "model": spec.model, "launcher": spec.launcher.kind, "managed": fleet.launcher.managed,
         "slo": {"ttft_s": dict(spec.slo.ttft_s), "tbt_s": spec.slo.tbt_s},
         "gpu": fleet.model.gpu if fleet.model else None, "idle_w": fleet.model.idle_w if fleet.model else None,
+        "clocks_mhz": fleet.model.clocks_mhz if fleet.model and fleet.knobs.clock else (),
     }  # fmt: skip
     pools = [
         _pool(pool, place, seen_pools, [i for i in seen if i.pool == pool.name], ready, known, watts, past, now_s)

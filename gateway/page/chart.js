@@ -3,8 +3,8 @@
 
 import { h, text, NONE, clock } from "./dom.js";
 
-const LEFT = 52;
-const RIGHT = 10;
+export const LEFT = 60;
+export const RIGHT = 10;
 const TOP = 8;
 const BOTTOM = 20;
 const STEPS_S = [10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 21600];
@@ -22,16 +22,17 @@ export const cursor = Object.assign(new EventTarget(), {
 
 const nice = (top) => {
   const power = 10 ** Math.floor(Math.log10(top));
-  for (const step of [1, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10]) if (step * power >= top) return step * power;
+  for (const step of [1, 1.2, 1.6, 2, 2.4, 3.2, 4, 5, 6, 8, 10]) if (step * power >= top) return step * power;
   return 10 * power;
 };
 
 export class TimeChart {
   // `series`: {key, label, kind: "area" | "line" | "band" | "dash", color, value(row), top(row) for a band}.
-  // Areas are stacked in their order. `format` words a value; `floor`, `ceiling` fix the scale; `extra` names more
-  // read-outs {label, value(row), format}.
-  constructor(parent, { label, series, format, height = 180, least = 1, floor = 0, ceiling = null, ahead = 0, mark = null, extra = [] }) {
-    Object.assign(this, { label, series, format, height, least, floor, ceiling, ahead, mark, extra });
+  // Areas are stacked in their order. `format` words a value; `floors` (the first under all values) and `ceiling` fix
+  // the scale; `extra` names more read-outs {label, value(row), format}.
+  constructor(parent, { label, series, format, height = 180, least = 1, floors = [0], ceiling = null, ahead = 0, mark = null, extra = [] }) {
+    Object.assign(this, { label, series, format, height, least, floors, ceiling, ahead, mark, extra });
+    this.floor = floors[0];
     this.rows = [];
     this.from = 0;
     this.to = 1;
@@ -149,6 +150,7 @@ export class TimeChart {
     this.empty.hidden = known;
     if (!known) text(this.empty, this.why || "No figures yet.");
     const top = this.top();
+    this.floor = this.bottom();
     const x = (t) => LEFT + ((t - this.from) / (this.to - this.from)) * (wide - LEFT - RIGHT);
     const y = (value) => TOP + (1 - (value - this.floor) / (top - this.floor)) * (this.height - TOP - BOTTOM);
     this.axes(pen, wide, top, x, y);
@@ -177,6 +179,13 @@ export class TimeChart {
       most = Math.max(most, stacked);
     }
     return nice(most * 1.04);
+  }
+
+  bottom() {
+    if (this.floors.length === 1) return this.floors[0];
+    let low = Infinity;
+    for (const row of this.rows) for (const one of this.series) low = Math.min(low, one.value(row) ?? Infinity);
+    return this.floors.find((floor) => low >= floor) ?? this.floors[this.floors.length - 1];
   }
 
   axes(pen, wide, top, x, y) {
@@ -317,6 +326,7 @@ export class TimeChart {
     const near = row && Math.abs(row[0] - t) < Math.max(4, 3 * (this.gap || 1)) ? row : null;
     [...this.series, ...this.extra].forEach((one, place) => {
       text(this.values[place], near ? this.word(one, near) : NONE);
+      if (one.quiet) this.values[place].parentElement.hidden = !this.rows.some((row) => one.value(row));
     });
   }
 

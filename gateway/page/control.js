@@ -1,5 +1,5 @@
-// What an operator can do here: the mode, a pool's number of instances, drain and resume, the key. Every action says
-// what it will change and waits for a second word. The gateway decides; what it refuses is shown as it says it.
+// What an operator can do here: the mode, drain and resume, the key (pools and plans: orders.js). Every action says what
+// it will change and waits for a second word. The gateway decides; what it refuses is shown as it says it.
 
 import { $, NONE, h, many, say, since, text, watts } from "./dom.js";
 
@@ -131,56 +131,10 @@ export class Control {
     let slow = 0;
     for (const service of this.data.snapshot.services) {
       const at = service.instance_columns.indexOf("clock_mhz");
-      const clocks = (service.plan?.plan?.targets || []).flatMap((t) => t.clocks.map((c) => c.clock_mhz));
-      const most = Math.max(0, ...clocks);
+      const most = Math.max(0, ...service.clocks_mhz);
       slow += service.instances.filter((i) => i[at] && i[at] < most).length;
     }
     return slow;
-  }
-
-  find(serviceName, poolName) {
-    const service = this.data.snapshot.services.find((one) => one.name === serviceName);
-    return [service, service?.pools.find((one) => one.name === poolName)];
-  }
-
-  pool(serviceName, poolName) {
-    const [service, pool] = this.find(serviceName, poolName);
-    if (!pool) return;
-    const live = (pool.states.ready || 0) + (pool.states.starting || 0) + (pool.states.parked || 0);
-    const effect = h("div", { class: "effect", "aria-live": "polite" });
-    const count = h("input", { type: "number", name: "instances", min: "0", max: "1024", required: true, value: String(pool.pinned ? pool.wanted : live), oninput: () => show() });
-    const show = () => effect.replaceChildren(...this.poolEffect(service, pool, live, Number(count.value)));
-    show();
-    const path = `/admin/services/${encodeURIComponent(serviceName)}/pools/${encodeURIComponent(poolName)}`;
-    const free = pool.pinned && h("p", {}, h("button", { type: "button", onclick: () => this.release(path, poolName) }, "Let the plan have it again"));
-    this.dialog.form(`Instances of ${poolName}`, [
-      h("label", { class: "field" }, h("span", {}, "Pin at"), count), effect, free,
-    ], "Pin", async (form) => {
-      const instances = Number(form.get("instances"));
-      await this.data.call(path, "PATCH", { instances });
-      return `${poolName} is pinned at ${many(instances, "instance")}.`;
-    });
-  }
-
-  poolEffect(service, pool, live, wanted) {
-    const more = wanted - live;
-    const tp = pool.tp[pool.tp.length - 1];
-    const each = service.idle_w === null ? null : service.idle_w * tp;
-    const words = [];
-    if (!Number.isInteger(wanted) || wanted < 0) return [h("p", { class: "warn" }, "A whole number from 0 on.")];
-    if (more > 0) words.push(`${many(more, "instance")} will be started${tp ? ` (TP${tp})` : ""}${each ? `; idle they add ${watts(more * each)} (modelled)` : ""}.`);
-    if (more < 0) words.push(`${many(-more, "instance")} will drain: what runs there finishes, then ${more === -1 ? "it ends" : "they end"}${each ? `; idle that saves ${watts(-more * each)} (modelled)` : ""}.`);
-    if (more === 0) words.push("The number stays as it is, and is held there.");
-    if (wanted === 0) words.push("Its requests then go to pools that serve longer answers.");
-    words.push("A pin holds against every plan until it is let go.");
-    return [h("h3", {}, "What changes"), h("p", {}, words.join(" "))];
-  }
-
-  release(path, poolName) {
-    this.dialog.form(`Let ${poolName} go`, [h("p", {}, "The next plan decides how many instances it has.")], "Let it go", async () => {
-      await this.data.call(path, "PATCH", { pinned: false });
-      return `${poolName} is the plan's again.`;
-    });
   }
 
   instance(serviceName, id) {

@@ -1,7 +1,7 @@
 // Events: lanes of marks on the time axis of the power chart, a list, and the reason behind each.
 
 import { $, clock, h, keyed, many, say, text } from "./dom.js";
-import { cursor } from "./chart.js";
+import { LEFT, RIGHT, cursor } from "./chart.js";
 
 // What is shown as what: a lane for those that belong together, a sign that needs no colour to be told apart.
 export const KINDS = {
@@ -17,8 +17,6 @@ export const KINDS = {
   error: { label: "Errors", lane: "people", sign: "!" },
 };
 const LANES = { plans: "Plans", ladder: "Ladder", instances: "Instances", clocks: "Clocks", people: "Operators" };
-const LEFT = 52;
-const RIGHT = 10;
 const APART = 15; // pixels under which marks are drawn as one
 const LISTED = 150;
 const LEVELS = { info: 0, notice: 1, bad: 2 };

@@ -89,7 +89,8 @@ export class FrontierView {
     this.choose.hidden = !cards.length;
     text($("frontier-note"), first
       ? `Joules per output token against a deadline, for ${first.model} on ${first.gpu} (profile of ${first.made_on}, ${first.engine}). ` +
-        "Each dot is an operating point that no other beats; filled dots have the TP and clock that its pool runs now. The vertical line is the promise."
+        "A dot is an operating point that no other beats in TTFT, TBT, joules and GPUs at once; a filled one has the TP and clock that the class's pool runs now. " +
+        "Dashed: the promise. Ring: the least energy that keeps it. Cross: the last five minutes, the requests' own joules."
       : why.join(" "));
     const scale = this.scale(cards);
     keyed($("frontiers"), cards, (c) => c.key, () => h("figure", { class: "frontier" }), (figure, card) => figure.replaceChildren(...this.card(card, scale)));

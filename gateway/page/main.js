@@ -8,17 +8,21 @@ import { PoolsView } from "./pools.js";
 import { FrontierView } from "./frontier.js";
 import { RequestsView } from "./requests.js";
 import { Control, Dialog } from "./control.js";
+import { Orders } from "./orders.js";
 
 const FORECAST_S = 150; // a forecast is of the mean of the next five minutes: it is drawn at their middle
 const PROMISE = 0.99;
 const KEPT_S = 60; // attainment is drawn over the minute before
 const CAUSES = { decode: "Decode", prefill: "Prefill", idle: "Idle", parked: "Parked", starting: "Starting", switching: "Switching", residual: "Unexplained" };
 
+const ALWAYS = new Set(["decode", "prefill", "idle"]); // the other causes are named when they draw something
+
 const data = new Data();
 const dialog = new Dialog();
 const control = new Control(data, dialog);
 const events = new EventsView(data, dialog);
-const pools = new PoolsView(data, control);
+const orders = new Orders(data, dialog);
+const pools = new PoolsView(data, control, orders);
 const frontier = new FrontierView(data);
 const requests = new RequestsView(data, dialog);
 
@@ -35,9 +39,10 @@ const total = (row) => {
 
 const power = new TimeChart($("power-chart"), {
   label: "Power by cause", height: 190, format: watts,
-  series: Object.entries(CAUSES).map(([cause, label]) => ({ label, kind: "area", color: cause, value: col(`${cause}_w`) })),
+  series: Object.entries(CAUSES).map(([cause, label]) => ({ label, kind: "area", color: cause, value: col(`${cause}_w`), quiet: !ALWAYS.has(cause) })),
   extra: [{ label: "Total", value: total }],
 });
+power.table.before($("lanes"));
 const load = new TimeChart($("load-chart"), {
   label: "Requests per second, forecast and actual", height: 140, format: rate, ahead: FORECAST_S, least: 0.5,
   series: [
@@ -47,7 +52,7 @@ const load = new TimeChart($("load-chart"), {
   ],
 });
 const kept = new TimeChart($("kept-chart"), {
-  label: "Share of requests that kept their objectives, by minute", height: 100, format: share, floor: 0.9, ceiling: 1, mark: PROMISE,
+  label: "Share of requests that kept their objectives, by minute", height: 100, format: share, floors: [0.9, 0.5, 0], ceiling: 1, mark: PROMISE,
   series: [{ label: "Kept, over a minute", kind: "line", color: "good", value: (row) => row.kept }],
   extra: [{ label: "Waiting", value: col("queued"), format: number }],
 });
@@ -167,6 +172,7 @@ const render = () => {
   text($("load-note"), snapshot.planning === "energy" ? "A forecast is of the mean of the five minutes that follow it and is drawn at their middle; the band reaches up to the peak that room is kept for." : "Nothing is forecast: controller.plan is configured.");
   events.render();
   pools.render();
+  orders.render();
   frontier.render();
   requests.render();
   describe(rows);

@@ -13,15 +13,16 @@ const range = (values, unit) => {
 
 // What a plan wants of a pool; null where no plan speaks of it.
 export const planned = (service, pool) => {
-  const targets = service.plan?.plan?.targets;
+  const targets = service.plan?.in_force?.targets;
   if (!targets || pool.pinned || !pool.managed) return null;
   return targets.filter((t) => t.pool === pool.name).reduce((sum, t) => sum + t.instances, 0);
 };
 
 export class PoolsView {
-  constructor(data, control) {
+  constructor(data, control, orders) {
     this.data = data;
     this.control = control;
+    this.orders = orders;
   }
 
   render() {
@@ -33,11 +34,14 @@ export class PoolsView {
   planWords(service) {
     const { snapshot } = this.data;
     if (snapshot.planning !== "energy") return "The number of instances is the configured one (controller.plan: configured); no plan is made.";
-    const plan = service.plan?.plan;
+    const { plan, in_force: force, next, at_maximum: harmed } = service.plan || {};
     if (!plan) return "No plan yet: one is made when requests have arrived for a while. Pools run as configured.";
-    const guard = service.plan.at_maximum ? " Promises were broken for some minutes: everything runs at its fastest." : "";
-    return `The plan is ${since(plan.age_s)} old, made for ${number(plan.mean_rps)} requests/s on average and ${number(plan.upper_rps)} at the peak; ` +
-      `it expects ${watts(plan.expected_w)} (modelled).${guard}`;
+    const when = next.making ? "the next one is being made" : next.due_in_s === null ? "" : `the next one comes in ${since(next.due_in_s)} at the latest`;
+    const guard = harmed ? " Promises were broken for some minutes: everything runs at its fastest." : "";
+    const load = (one) => `made ${since(one.age_s)} ago for ${number(one.mean_rps)} requests/s on average and ${number(one.upper_rps)} at the peak, expects ${watts(one.expected_w)} (modelled)`;
+    if (!force) return `Pools run as configured (${snapshot.mode}). The newest plan, ${load(plan)}, is not followed; ${when}.${guard}`;
+    const newer = snapshot.mode === "advise" && plan.age_s < force.age_s ? ` A newer plan expects ${watts(plan.expected_w)} and waits for an operator: Ask for a plan.` : "";
+    return `The plan in force was ${load(force)}; ${when}.${newer}${guard}`;
   }
 
   make(service) {
@@ -57,7 +61,6 @@ export class PoolsView {
     const names = Object.fromEntries(service.instance_columns.map((name, place) => [name, place]));
     const groups = service.pools.map((pool) => ({ pool, mine: service.instances.filter((i) => i[names.pool] === pool.name) }));
     keyed(node.tiles, groups.filter((g) => g.mine.length), (g) => g.pool.name, (g) => this.group(g), (group, g) => {
-      group.service = service.name;
       group.classList.toggle("small", service.instances.length > 24);
       keyed(group.tiles, g.mine, (i) => i[names.id], (i) => this.tile(service.name, i[names.id]), (tile, i) => fillTile(tile, i, names));
     });
@@ -71,7 +74,7 @@ export class PoolsView {
     cells[0].append(h("b", {}, pool.name), " ", h("small", { class: "dim" }));
     cells[1].append(h("b"), h("small", { class: "dim" }));
     cells[8].append(h("b"), " ", tag("modelled"));
-    cells[10].append(h("button", { type: "button", class: "quiet", "aria-haspopup": "dialog", onclick: () => this.control.pool(row.service, row.pool) }, "Set…"));
+    cells[10].append(h("button", { type: "button", class: "quiet", "aria-haspopup": "dialog", onclick: () => this.orders.pool(row.service, row.pool) }, "Set…"));
     cells[10].firstChild.setAttribute("aria-label", `Set instances of ${pool.name}`);
     return row;
   }

@@ -73,11 +73,11 @@ export class RequestsView {
     } catch (error) {
       why = error.code === "unknown_route" ? "This gateway keeps no explanations; this is what its row in the run log says." : error.message;
     }
-    const known = row || [...this.rows.recent, ...this.rows.missed].find((one) => one.id === id);
+    const known = row || told?.outcome || [...this.rows.recent, ...this.rows.missed].find((one) => one.id === id);
     this.dialog.show(`Request ${id}`,
-      known && this.story(known),
-      why && h("p", { class: known ? "note" : "problem" }, known ? why : why.startsWith("This gateway") ? "It is not among the latest requests, and this gateway keeps no explanations." : why),
       told && explained(told),
+      known && h("h3", {}, "How it went"), known && this.story(known),
+      why && h("p", { class: known ? "note" : "problem" }, known ? why : why.startsWith("This gateway") ? "It is not among the latest requests, and this gateway keeps no explanations." : why),
       known && h("details", {}, h("summary", {}, "The row as recorded"), h("pre", {}, JSON.stringify(known, null, 2))));
   }
 
@@ -96,9 +96,26 @@ export class RequestsView {
   }
 }
 
-// Any shape: names and values, nested as they come.
-const explained = (told) => h("section", { class: "explained" }, h("h3", {}, "Why"), tree(told, 0));
+// Sentences first, then what was weighed, then the rest as it was told.
+const explained = (told) => {
+  const { told: sentences = [], considered = [], features, prediction, plan, state } = told;
+  return h("section", { class: "explained" },
+    h("h3", {}, state === "ended" ? "Why it went where it went" : `Under way: ${state}`),
+    h("ul", {}, sentences.map((line) => h("li", {}, `${line}.`))),
+    considered.length > 0 && weighed(considered),
+    [["What its class rests on", features], ["Prediction", prediction], ["Plan of that time", plan]].map(([name, value]) =>
+      value && h("details", {}, h("summary", {}, name), tree(value, 0))));
+};
 
+const weighed = (considered) => h("div", { class: "scroll weighed" }, h("table", {},
+  h("caption", { class: "sr" }, "Instances weighed at the last choice"),
+  h("thead", {}, h("tr", {}, ["Weighed", "Pool", "TP", "First token after", "In time", "Others keep theirs", "Adds"].map((name) => h("th", { scope: "col" }, name)))),
+  h("tbody", {}, considered.map((one) => h("tr", { data: one.chosen ? { chosen: "" } : undefined },
+    h("td", {}, one.chosen ? `${one.instance} (taken)` : one.instance), h("td", {}, one.pool), h("td", {}, String(one.tp)), h("td", {}, seconds(one.ttft_s)),
+    h("td", {}, one.in_time ? "yes" : "no"), h("td", {}, one.keeps_others ? "yes" : "no"),
+    h("td", {}, one.added_joules === null || one.added_joules < 0 ? NONE : [joules(one.added_joules), " ", tag("modelled")]))))));
+
+// Any shape: names and values, nested as they come.
 const tree = (value, depth) => {
   if (value === null || value === undefined) return NONE;
   if (typeof value === "number") return number(value, 4);

@@ -181,7 +181,7 @@ def test_the_mode_changes_after_a_second_word_only(emulated: Gateway, tab: Open)
     assert emulated.rows("admin")[-1]["action"] == "change_mode"
 
 
-def test_a_pin_says_what_it_changes_and_holds_until_let_go(emulated: Gateway, tab: Open) -> None:
+def test_an_order_says_what_it_changes_and_is_lifted(emulated: Gateway, tab: Open) -> None:
     page = tab().open(emulated.url)
     row = page.locator("table.pools tbody tr", has_text="short")
     live = int(re.findall(r"(\d+) ready", row.inner_text())[0])
@@ -191,6 +191,25 @@ def test_a_pin_says_what_it_changes_and_holds_until_let_go(emulated: Gateway, ta
     assert "1 instance will be started" in effect and re.search(r"add \d+ W \(modelled\)", effect)
     page.locator("dialog input[name=instances]").fill("0")
     assert "will drain" in text(page, "dialog .effect") or live == 0
+    page.locator("dialog select[name=kind]").select_option("floor")
+    assert "stays as it is" in text(page, "dialog .effect")
+    page.locator("dialog input[name=reason]").fill("a launch")
+    page.locator("dialog button.primary").click()
+    wait_text(page, ".orders", r"short: at least 0 instances .* left by anonymous: a launch")
+    (held,) = httpx.get(f"{emulated.url}/admin/overrides").json()
+    assert (held["kind"], held["instances"]) == ("floor", 0) and 3500 < held["left_s"] <= 3600
+    page.locator(".orders button").click()
+    page.locator("dialog button.primary").click()
+    page.wait_for_function("() => document.querySelector('.orders').hidden")
+    assert httpx.get(f"{emulated.url}/admin/overrides").json() == []
+
+
+def test_a_pin_without_an_end_holds_until_let_go(emulated: Gateway, tab: Open) -> None:
+    page = tab().open(emulated.url)
+    row = page.locator("table.pools tbody tr", has_text="long")
+    live = int(re.findall(r"(\d+) ready", row.inner_text())[0])
+    row.locator("button").click()
+    page.locator("dialog select[name=span]").select_option("0")
     page.locator("dialog input[name=instances]").fill(str(live))
     page.locator("dialog button.primary").click()
     wait_text(page, "table.pools", f"pinned at {live}")
@@ -198,6 +217,16 @@ def test_a_pin_says_what_it_changes_and_holds_until_let_go(emulated: Gateway, ta
     page.locator("dialog button", has_text="Let the plan have it").click()
     page.locator("dialog button.primary").click()
     page.wait_for_function("() => !document.querySelector('table.pools').innerText.includes('pinned')")
+
+
+def test_a_plan_is_asked_for_looked_at_and_applied(emulated: Gateway, tab: Open, callers: None) -> None:
+    page = tab().open(emulated.url)
+    wait_text(page, "#plan-note", "plan in force was made")
+    page.locator("button", has_text="Ask for a plan").click()
+    wait_text(page, "dialog", r"It expects [\d.]+ k?W.*modelled.*What changes")
+    page.locator("dialog button.primary").click()
+    wait_text(page, "#said", "is followed from the next tick on")
+    assert until(lambda: any(row["action"] == "apply_plan" for row in emulated.rows("admin")), 5)
 
 
 def test_an_instance_is_drained_and_resumed(start: Start, stage: Stage, tab: Open) -> None:
@@ -234,23 +263,34 @@ def test_a_refusal_is_shown_as_the_gateway_says_it(emulated: Gateway, tab: Open)
     assert plan_mode(emulated) == "enforce"
 
 
-def test_a_request_is_explained_by_its_row_where_nothing_more_is_known(emulated: Gateway, tab: Open) -> None:
+def test_a_request_is_explained(emulated: Gateway, tab: Open) -> None:
     one = tab()
     one.allowed = ["404"]
     page = one.open(emulated.url)
-    body = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5}
-    answer = httpx.post(
-        f"{emulated.url}/v1/chat/completions", json=body, headers={"x-request-id": "who-am-i"}, timeout=30
-    )
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5, "stream": True}
+    named = {"x-request-id": "who-am-i"}
+    answer = httpx.post(f"{emulated.url}/v1/chat/completions", json=body, headers=named, timeout=30)
     assert answer.status_code == 200
     page.locator("#requests").scroll_into_view_if_needed()
     page.locator("#which label", has_text="Newest").click()
     page.locator("#request-table button", has_text="who-am-i").first.click()
-    wait_text(page, "dialog", "Served.*(short|medium|long)")
+    wait_text(page, "dialog", "Why it went where it went.*took it.*How it went.*kept|missed")
     page.locator("dialog [aria-label=Close]").click()
     page.locator("#lookup-id").fill("no-such-request")
     page.locator("#lookup-id").press("Enter")
-    wait_text(page, "dialog", "no explanations|no request|not known|unknown")
+    wait_text(page, "dialog .problem", "nothing is known of request no-such-request")
+
+
+def test_without_explanations_the_row_itself_is_told(emulated: Gateway, tab: Open, callers: None) -> None:
+    one = tab()
+    one.allowed = ["404"]
+    page = one.open(emulated.url)
+    told = {"error": {"message": "there is no route", "type": "x", "code": "unknown_route"}}
+    page.route("**/admin/explain/*", lambda route: route.fulfill(status=404, json=told))
+    page.locator("#requests").scroll_into_view_if_needed()
+    page.locator("#which label", has_text="Newest").click()
+    page.locator("#request-table button.link").first.click()
+    wait_text(page, "dialog", "How it went.*Served.*This gateway keeps no explanations")
 
 
 def test_a_key_is_asked_for_and_kept_in_the_tab(start: Start, stage: Stage, tab: Open) -> None:
