@@ -5,14 +5,15 @@ what replaces it is READY, and never below the floor. Starts that keep failing a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from controller.placement import Ground, Kind, placed, room_now
 from core.instances import Action, Forget, Resume, SeenInstance, Shape, Start, State, Stop
 
 BACKOFF_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)  # before the n-th start in a row that did not become ready
 LIVE = (State.STARTING, State.READY, State.PARKED)
-Kind = tuple[str, int]  # (pool, TP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class Wanted:
     gpus: int | None
     floor: int = 1
     drain: bool = True
+    ground: Ground | None = None  # where several islands of GPUs are known
 
 
 def steps(wanted: Wanted, instances: Sequence[SeenInstance], reason: str) -> list[Action]:
@@ -42,9 +44,17 @@ def steps(wanted: Wanted, instances: Sequence[SeenInstance], reason: str) -> lis
             short -= 1
         if short > 0:
             missing[kind] = short
-    started = list(_starts(wanted, missing, reason))
+    ground = wanted.ground if missing else None  # nobody moves for its own sake
+    sizes = [tp for (_, tp), number in missing.items() for _ in range(number)]
+    layout = (
+        None if ground is None or room_now(ground, instances, sizes) else placed(ground, live, instances, wanted.counts)
+    )
+    if ground is not None and layout is not None:
+        started = list(_placed_starts(wanted, ground, layout, instances, reason))
+        surplus = list(_misplaced(wanted, ground, layout, live))
+    else:
+        started, surplus = list(_starts(wanted, missing, reason, instances)), list(_surplus(wanted, live))
     actions += started
-    surplus = list(_surplus(wanted, live))
     if surplus and wanted.drain:
         on_the_way = len(started) + (len(draining) if missing else 0)
         actions += _stops(wanted, live, surplus, missing, on_the_way, reason)
@@ -55,15 +65,51 @@ def _kind(instance: SeenInstance) -> Kind:
     return instance.pool, instance.tp
 
 
-def _starts(wanted: Wanted, missing: Mapping[Kind, int], reason: str) -> Iterator[Start]:
+def _starts(
+    wanted: Wanted, missing: Mapping[Kind, int], reason: str, instances: Sequence[SeenInstance] = ()
+) -> Iterator[Start]:
     left, gpus = wanted.starts, wanted.gpus
+    most = max(wanted.ground.free(instances), default=0) if wanted.ground is not None else None
     for (pool, tp), number in sorted(missing.items(), key=lambda item: (-item[1], item[0])):
         for _ in range(number):
-            if left < 1 or (gpus is not None and gpus < tp):
+            if left < 1 or (gpus is not None and gpus < tp) or (most is not None and most < tp):
                 break
             left -= 1
             gpus = None if gpus is None else gpus - tp
             yield Start(wanted.service, pool, reason, wanted.shapes[pool, tp])
+
+
+def _placed_starts(
+    wanted: Wanted, ground: Ground, layout: Mapping[tuple[Kind, int], int], instances: Sequence[SeenInstance],
+    reason: str,
+) -> Iterator[Start]:  # fmt: skip
+    """Each on its island, as soon as that has the GPUs. Large groups first: they find room least easily."""
+    free, left = ground.free(instances), wanted.starts
+    gpus = sum(free) if wanted.gpus is None else wanted.gpus
+    live = [i for i in instances if i.state in LIVE or i.held]
+    here = Counter((_kind(i), ground.at(i)) for i in live)
+    short = {kind: count - sum(1 for i in live if _kind(i) == kind) for kind, count in wanted.counts.items()}
+    for (kind, at), number in sorted(layout.items(), key=lambda item: (-item[0][0][1], item[0])):
+        for _ in range(number - here[kind, at]):
+            moves = short[kind] <= 0  # it is there, elsewhere: make before break
+            if left < 1 or min(free[at], gpus) < kind[1] or (moves and not wanted.drain):
+                break
+            left, short[kind] = left - 1, short[kind] - 1
+            free[at], gpus = free[at] - kind[1], gpus - kind[1]
+            yield Start(wanted.service, kind[0], reason, replace(wanted.shapes[kind], near=min(ground.islands[at])))
+
+
+def _misplaced(
+    wanted: Wanted, ground: Ground, layout: Mapping[tuple[Kind, int], int], live: Sequence[SeenInstance]
+) -> Iterator[SeenInstance]:
+    """As `_surplus`, island by island: also those that are wanted, and have to go where there is room for all."""
+    spare = Counter((_kind(i), ground.at(i)) for i in live)
+    for instance in sorted(live, key=lambda i: (i.state is State.READY, i.running, i.id)):
+        cell = kind, at = _kind(instance), ground.at(instance)
+        stay = layout.get((kind, at), 0) if at is not None else 0
+        if spare[cell] > stay and not instance.held:
+            spare[cell] -= 1
+            yield instance
 
 
 def _surplus(wanted: Wanted, live: Sequence[SeenInstance]) -> Iterator[SeenInstance]:

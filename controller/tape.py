@@ -147,6 +147,8 @@ def seen_row(before: Seen, seen: Seen) -> Row:
         row["services"] = services
     if seen.gpus != before.gpus:
         row["gpus"] = [seen.gpus.total, seen.gpus.used, seen.gpus.bare]
+    if seen.gpus.islands != before.gpus.islands:
+        row["islands"] = seen.gpus.islands
     return row
 
 
@@ -157,7 +159,8 @@ def seen_of(before: Seen, row: Row) -> Seen:
         known[one["id"]] = replace(known.get(one["id"], BLANK), **values)
     pools = tuple(_pool_of(pool) for pool in row["pools"]) if "pools" in row else before.pools
     services = tuple(_service_of(before, service) for service in row.get("services", ()))
-    gpus = SeenGpus(*row["gpus"]) if "gpus" in row else before.gpus
+    islands = tuple(tuple(island) for island in row["islands"]) if "islands" in row else before.gpus.islands
+    gpus = replace(SeenGpus(*row["gpus"]) if "gpus" in row else before.gpus, islands=islands)
     instances = tuple(known[name] for name in row.get("order", known))
     return Seen(row["now_s"], pools, instances, services, gpus, row["wall_s"])
 

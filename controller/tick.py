@@ -29,6 +29,7 @@ from controller.overrides import (
     paused,
     take_out,
 )
+from controller.placement import Ground
 from controller.planning import ServicePlan
 from controller.reconcile import BACKOFF_S, LIVE, Wanted, barred_out, dead, steps
 from controller.state import ControllerState, Decision, ServiceState
@@ -191,11 +192,22 @@ def _reconciled(one: ServiceState, view: View, knowledge: Knowledge) -> tuple[Se
     if one.plan is None:  # no plan of our own: whatever TP an instance has, it is one of its pool's
         tps = {pool.name: pool.tp for pool in view.seen.pools if pool.service == view.name}
         live = [replace(i, tp=tps[i.pool]) for i in live]
-    moves = steps(replace(wanted, counts=counts), live, reason)
+    ground = _ground(view, live) if one.plan is not None else None
+    moves = steps(replace(wanted, counts=counts, ground=ground), live, reason)
     moves += barred_out(doomed, live, wanted, view.free_gpus)
     started = sum(isinstance(move, Start) for move in moves)
     recent = tuple(at_s for at_s in one.starts_s if now_s - at_s < HOUR_S)
     return replace(one, starts_s=(*recent, *(now_s for _ in range(started)))), moves
+
+
+def _ground(view: View, live: Sequence[SeenInstance]) -> Ground | None:
+    """None where there is nothing to choose: one island, or nobody says which GPUs there are."""
+    islands, ours = view.seen.gpus.islands, {i.id for i in live}
+    if len(islands) < 2:
+        return None
+    taken = {gpu for instance in view.seen.instances if instance.id not in ours for gpu in instance.gpus}
+    taken |= set(excluded(view.overrides))
+    return Ground(tuple(frozenset(island) - taken for island in islands))
 
 
 def _wanted(one: ServiceState, view: View, knowledge: Knowledge) -> tuple[Wanted, str]:

@@ -94,6 +94,7 @@ class SeenGpus:
     total: int = 0
     used: int = 0
     bare: int = 0
+    islands: tuple[tuple[str, ...], ...] = ()  # UUIDs of GPUs that NVLink joins, where they are known
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +112,15 @@ class Seen:
 @dataclass(frozen=True, slots=True)
 class Shape:
     """How an instance is started. 0 = as its pool is configured. `from_tp`: its GPUs come in place from an instance
-    of that TP which has drained, so that it is re-sharded and not started anew."""
+    of that TP which has drained, so that it is re-sharded and not started anew. `near`: beside which
+    GPU, by its UUID, on the same island; empty = wherever there is room."""
 
     tp: int = 0
     clock_mhz: int = 0
     slots: int = 0
     step_tokens: int = 0
     from_tp: int = 0
+    near: str = ""
 
 
 AS_CONFIGURED = Shape()

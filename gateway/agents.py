@@ -17,7 +17,7 @@ from gateway.config_agents import AgentConfig
 from pools.agent_client import AgentClient, AgentClocks, Inventory
 from pools.clocks import ClockRefused
 from pools.emulated_agent import STOP_S, EmulatedAgent
-from pools.gpu_book import GpuBook, islands_of
+from pools.gpu_book import GpuBook, Islands, islands_of
 from pools.instance import Instance
 
 KNOWN_WITHIN_S = 10.0  # at the start: an emulated agent makes its library first
@@ -123,3 +123,9 @@ async def known_soon(agents: Mapping[str, HostAgent]) -> None:
 def gpus_of(configured: int, agents: Mapping[str, HostAgent]) -> int:
     """What instances may use in all: as configured, else what the agents have. 0: nobody counts them."""
     return configured or sum(sum(map(len, agent.book.islands or ())) for agent in agents.values())
+
+
+def islands_seen(agents: Mapping[str, HostAgent]) -> Islands:
+    """Of the one agent that this host has; with more, which service may use which is not the controller's to know."""
+    books = [agent.book for agent in agents.values()]
+    return (books[0].islands or ()) if len(books) == 1 else ()

@@ -24,7 +24,7 @@ from core.clock import Clock
 from core.errors import BadRequest, Conflict
 from core.recorder import Recorder
 from core.service import ServiceSpec
-from gateway.agents import HostAgent, gpus_of
+from gateway.agents import HostAgent, gpus_of, islands_seen
 from gateway.auth import Keyring, RateLimiter
 from gateway.config import Config, to_services
 from gateway.config import Controller as ControllerConfig
@@ -125,6 +125,7 @@ def build(config: Config, clock: Clock, recorder: Recorder, environment: Mapping
         probe_interval_s=config.health.interval_s,
         probe_timeout_s=config.health.timeout_s,
         gpus=lambda: gpus_of(config.controller.gpus, agents),
+        islands=lambda: islands_seen(agents),
     )
     ledger = make_ledger(config, clock, cluster, shared)
     ledger.on_tick = lambda tick: events.send("energy", energy_event(tick))

@@ -32,18 +32,19 @@ from core.instances import (
 )  # fmt: skip
 from pools.clock_keeper import ClockKeeper
 from pools.fleet import Fleet
+from pools.gpu_book import Islands
 
 
 class LiveCluster:
     """Owns the fleets by service name, those that retire, the prober tasks and the keeper of clocks. `gpus`: how many
-    instances may use; 0: nobody counts them.
+    instances may use; 0: nobody counts them. `islands`: which of them NVLink joins, where that is known.
 
     A service may be removed and come back before its instances have drained: then two fleets bear its name for a
     while, the one in `fleets` and one in `retiring`."""
 
     def __init__(
         self, fleets: Iterable[Fleet], clock: Clock, *, probe_interval_s: float, probe_timeout_s: float,
-        gpus: Callable[[], int] = int,
+        gpus: Callable[[], int] = int, islands: Callable[[], Islands] = tuple,
     ) -> None:  # fmt: skip
         self.fleets = {fleet.spec.name: fleet for fleet in fleets}
         self.retiring: list[Fleet] = []
@@ -51,6 +52,7 @@ class LiveCluster:
         self.clocks = ClockKeeper(self.all_fleets, clock)
         self._clock = clock
         self._gpus = gpus
+        self._islands = islands
         self._interval_s = probe_interval_s
         self._probes = httpx.AsyncClient(timeout=probe_timeout_s, trust_env=False)
 
@@ -79,10 +81,8 @@ class LiveCluster:
             instances += seen_instances
         services = tuple(SeenService(f.spec.name, f.counts.seen(), *f.watts()) for f in self.fleets.values())
         used = sum(i.tp for i in instances if not i.adopted)
-        return Seen(
-            self._clock.now_s(), tuple(pools), tuple(instances), services, SeenGpus(self._gpus(), used, 0),
-            self._clock.wall_s(),
-        )  # fmt: skip
+        gpus = SeenGpus(self._gpus(), used, 0, self._islands())
+        return Seen(self._clock.now_s(), tuple(pools), tuple(instances), services, gpus, self._clock.wall_s())
 
     async def apply(self, action: Action) -> None:
         """Idempotent: an action on something that has gone does nothing. GPUs of this host need no giving back."""

@@ -106,7 +106,7 @@ class Fleet:
         instance_id = self._new_id(pool.name)
         self._event("instance_starting", {"instance": instance_id, "pool": pool_name, "reason": reason})
         try:
-            place = self.launcher.start(instance_id, pool)
+            place = self.launcher.start(instance_id, pool, shape.near)
         except OSError as error:  # its program is missing, or the host is out of processes: a failed start like others
             self._add(instance_id, Place("127.0.0.1", 0), pool, adopted=False)
             self._move(self.members[instance_id], State.FAILED, f"cannot be started: {error}")

@@ -40,8 +40,9 @@ class GpuBook:
     def held(self) -> dict[str, tuple[str, ...]]:
         return dict(self._held)
 
-    def take(self, holder: str, number: int) -> tuple[str, ...]:
-        """NoRoom where no island has them. The fullest that has is taken, so that large groups find room later."""
+    def take(self, holder: str, number: int, near: str = "") -> tuple[str, ...]:
+        """On the island of `near` if that has them, else on the fullest that has, so that large groups find room later.
+        NoRoom where none has."""
         if self.islands is None:
             self._held[holder] = self._indices(number)
             return self._held[holder]
@@ -54,7 +55,8 @@ class GpuBook:
             raise NoRoom(
                 f"no {number} GPUs that NVLink joins: {known}" if self.islands else "its GPUs are not known yet"
             )
-        self._held[holder] = tuple(min(room, key=len)[:number])
+        there = next((island for island in self.islands if near in island), ())
+        self._held[holder] = tuple(min(room, key=lambda gpus: (gpus[0] not in there, len(gpus)))[:number])
         return self._held[holder]
 
     def hold(self, holder: str, gpus: Sequence[str]) -> None:

@@ -27,6 +27,7 @@ EMULATED_ARGV = (
     "--shutdown-timeout", "{stop_s}",
 )  # fmt: skip
 ON_GPUS = ("--nvml-state", "{nvml_state}", "--gpus", "{gpus}")
+Spawn = Callable[[str, Sequence[str], Mapping[str, str], Mapping[str, Any], Path], Child]
 DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
@@ -53,7 +54,9 @@ class Launcher(Protocol):
 
     managed: bool
 
-    def start(self, instance_id: str, pool: PoolSpec) -> Place: ...
+    def start(self, instance_id: str, pool: PoolSpec, near: str = "") -> Place:
+        """`near`: a GPU on whose island it is to be, if there is room."""
+        ...
 
     def alive(self, instance_id: str) -> bool: ...
 
@@ -73,7 +76,7 @@ class StaticLauncher:
 
     managed = False
 
-    def start(self, instance_id: str, pool: PoolSpec) -> Place:
+    def start(self, instance_id: str, pool: PoolSpec, near: str = "") -> Place:
         raise RuntimeError("static instances are added by URL")
 
     def alive(self, instance_id: str) -> bool:
@@ -102,7 +105,9 @@ class ProcessLauncher:
         gpus: GpuBook,
         kill: Callable[[int], None] = kill_session,
         emulated_gpus: Callable[[], str] = str,
+        spawn: Spawn = start_child,
     ) -> None:
+        self._spawn = spawn
         self._kill = kill
         self._undead: dict[str, Child] = {}
         self._service = service
@@ -111,7 +116,7 @@ class ProcessLauncher:
         self._environment = dict(environment)
         self._children: dict[str, Child] = {}
 
-    def start(self, instance_id: str, pool: PoolSpec) -> Place:
+    def start(self, instance_id: str, pool: PoolSpec, near: str = "") -> Place:
         """OSError where it cannot be started: no such program, or no GPUs for it."""
         self._reap()
         spec = self._service.launcher
@@ -123,10 +128,10 @@ class ProcessLauncher:
             extra.setdefault(DEVICES, "{gpus}")
         gpus: tuple[str, ...] = ()
         if any("{gpus}" in word for word in (*argv, *extra.values())):
-            gpus = self._gpus.take(instance_id, pool.tp)
+            gpus = self._gpus.take(instance_id, pool.tp, near)
         place = Place("127.0.0.1", _free_port(), gpus)
         values = self._values(place, pool)
-        self._children[instance_id] = start_child(
+        self._children[instance_id] = self._spawn(
             f"{self._service.name}/{instance_id}",
             [_fill(word, values) for word in argv],
             self._environment | {k: _fill(v, values) for k, v in extra.items()},

@@ -36,7 +36,7 @@ class Children:
         self.living: set[str] = set()
         self.stubborn = False
 
-    def start(self, instance_id: str, pool: PoolSpec) -> Place:
+    def start(self, instance_id: str, pool: PoolSpec, near: str = "") -> Place:
         assert instance_id not in self.living
         self.living.add(instance_id)
         return Place("127.0.0.1", 1)
