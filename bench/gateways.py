@@ -70,7 +70,7 @@ def joulegate_config(port: int, urls: Sequence[str], run_log: str) -> dict[str, 
     return {
         "listen": {"host": "127.0.0.1", "port": port},
         "auth": {"keys": [{"name": "bench", "hash": digest, "requests_per_minute": 1_000_000_000}]},
-        "controller": {"mode": "enforce"},
+        "controller": {"mode": "enforce", "checkpoint": None},
         "run_log": {"path": run_log},
         "energy": {"path": f"{run_log}.energy.sqlite"},
         "services": {MODEL: service},

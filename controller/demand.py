@@ -35,7 +35,7 @@ def observed(demand: Demand, spec: ServiceSpec, wall_s: float, counts: tuple[Cla
     fell = any(now.asked < then.asked for now, then in zip(counts, before, strict=True))
     if fell:
         before = NONE
-    answers = tuple(_answer(spec, place, count) for place, count in enumerate(counts))
+    answers = tuple(_answer(spec, place, count, demand.answers) for place, count in enumerate(counts))
     rows = [
         (now.asked - then.asked, now.input_tokens - then.input_tokens, (now.asked - then.asked) * tokens)
         for now, then, tokens in zip(counts, before, answers, strict=True)
@@ -43,9 +43,12 @@ def observed(demand: Demand, spec: ServiceSpec, wall_s: float, counts: tuple[Cla
     return Demand(demand.load.observed(wall_s, rows), counts, answers)
 
 
-def _answer(spec: ServiceSpec, place: int, count: ClassCount) -> float:
+def _answer(spec: ServiceSpec, place: int, count: ClassCount, before: tuple[float, ...]) -> float:
+    """What is known from before, where too few have ended since this process began."""
     if count.done >= TELLING:
         return count.output_tokens / count.done
+    if before:
+        return before[place]
     short, medium = spec.edges.output
     return {"S": short / 2, "M": (short + medium) / 2, "L": medium * 1.6}[CLASSES[place][1]]
 

@@ -66,7 +66,7 @@ class Controller:
         self._cluster = cluster
         self._clock = clock
         self._recorder = recorder
-        self._interval_s = interval_s
+        self.interval_s = interval_s
         self._knowledge = knowledge
         self._solve = solve
         self._inline = inline
@@ -81,7 +81,7 @@ class Controller:
         self.seen: Seen | None = None
         self.last: Decision | None = None
         self.last_error = ""
-        self.beat_s = clock.now_s()  # of the last round that came to its end
+        self.beat_s = clock.now_s()  # when the last round began
         self.history: deque[Made] = deque(maxlen=PLANS_KEPT)
 
     @property
@@ -108,6 +108,7 @@ class Controller:
     async def run(self) -> None:
         """For ever. A tick that raises is recorded and the next one comes: serving never depends on it."""
         while True:
+            self.beat_s = self._clock.now_s()
             try:
                 due_s = await self._once()
             except asyncio.CancelledError:
@@ -116,15 +117,15 @@ class Controller:
                 self._failed("tick_failed", error)
                 self._orders.clear()  # one that no tick survives must not end them all
                 self._lost_s = self._clock.now_s() if self._solving is None else self._lost_s
-                due_s = self._clock.now_s() + self._interval_s
+                due_s = self._clock.now_s() + self.interval_s
             await self._clock.sleep_until(due_s, wake=self._cluster.changed)
 
     async def _once(self) -> float:
         seen = self.seen = await self._cluster.observe()
         answer, orders = self._answer(), tuple(self._orders)
-        inputs = Inputs(None, seen, self._knowledge(), self._interval_s, answer, orders)
+        inputs = Inputs(None, seen, self._knowledge(), self.interval_s, answer, orders)
         before = self.state
-        self.state, decision = tick(before, seen, inputs.knowledge, self._interval_s, answer, orders)
+        self.state, decision = tick(before, seen, inputs.knowledge, self.interval_s, answer, orders)
         del self._orders[: len(orders)]
         self.last = decision
         if self._tape is not None:
@@ -133,7 +134,6 @@ class Controller:
         for action in decision.actions:
             await self._cluster.apply(action)
         self._record(decision)
-        self.beat_s = self._clock.now_s()
         if decision.ask is None:
             return decision.next_due_s
         self._asked = decision.ask

@@ -133,6 +133,11 @@ class Controller(Section):
         description="File of what starts, stops and re-shards took in seconds and joules: the plan's switching costs. "
         "null = forgotten at the end.",
     )
+    checkpoint: str | None = Field(
+        default="build/controller.json",
+        min_length=1,
+        description="File in which plans, overrides and what was learnt outlive a restart. null = nowhere.",
+    )
 
 
 class RunLogConfig(Section):

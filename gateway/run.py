@@ -8,11 +8,13 @@ import gc
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from pathlib import Path
 
 import structlog
 import uvicorn
 from fastapi import FastAPI
 
+from controller.loop import Controller
 from core.clock import Clock, SystemClock
 from core.errors import BadRequest
 from core.recorder import NullRecorder, Recorder
@@ -21,6 +23,7 @@ from gateway.agents import known_soon
 from gateway.app import make_app
 from gateway.board import Board
 from gateway.board_events import BoardEvents
+from gateway.checkpoint import Checkpoint
 from gateway.cold import COLD_ROUTES, VERSION, add_cold_routes, add_error_answers
 from gateway.config import Config
 from gateway.config_file import ConfigError
@@ -34,6 +37,9 @@ from pools.connection import authority
 
 ACCEPT_BACKLOG = 2048
 RESTART_PAUSE_S = 1.0
+HANGS_S = 30.0  # a round of the controller takes milliseconds; what it waits for has limits of seconds
+LOOK_S = 1.0
+Work = Callable[[], Awaitable[None]]
 log = structlog.get_logger("joulegate")
 
 
@@ -75,6 +81,7 @@ async def run_gateway(config: Config, load: Callable[[], Config], environment: M
     events = BoardEvents(recorder)
     running = build(config, clock, events, environment)
     board = Board(running, events)
+    checkpoint = restore(running)
     if run_log is not None:
         live = running.metrics.gauges
         rows = run_log
@@ -102,16 +109,9 @@ async def run_gateway(config: Config, load: Callable[[], Config], environment: M
             await known_soon(running.agents)
             for instance_id in await take_over(running):
                 log.warning("took over an instance that an earlier gateway left running", instance=instance_id)
-            tasks += [
-                group.create_task(kept_up(running.cluster.clocks.run, "clocks", clock)),
-                group.create_task(kept_up(running.shared.transitions.run, "transitions", clock)),
-                group.create_task(kept_up(running.controller.run, "controller", clock)),
-                group.create_task(kept_up(running.gateway.lag.run, "loop lag", clock)),
-                group.create_task(kept_up(running.ledger.run, "energy ledger", clock)),
-                group.create_task(kept_up(running.cluster.probe_forever, "prober", clock)),
-                group.create_task(kept_up(board.run, "dashboard", clock)),
-                group.create_task(_tell_when_ready(running)),
-            ]
+            work = background(running, board, checkpoint)
+            tasks += [group.create_task(kept_up(run, name, clock)) for name, run in work.items()]
+            tasks.append(group.create_task(_tell_when_ready(running)))
             await stop.wait()
             board.close()
             await _drain(running, server)
@@ -119,6 +119,8 @@ async def run_gateway(config: Config, load: Callable[[], Config], environment: M
             await serving
             for task in tasks:
                 task.cancel()
+            if checkpoint is not None:
+                checkpoint.write()
         await running.ledger.read()  # the last joules, while the instances still tell of them
     finally:
         running.ledger.flush(clock.wall_s())
@@ -164,7 +166,49 @@ def make_server(
     )
 
 
-async def kept_up(work: Callable[[], Awaitable[None]], name: str, clock: Clock) -> None:
+def restore(running: Running) -> Checkpoint | None:
+    """The controller goes on from where an earlier one was."""
+    path = running.config.controller.checkpoint
+    if path is None:
+        return None
+    checkpoint = Checkpoint(Path(path), running.controller, running.clock)
+    specs = {name: service.spec for name, service in running.gateway.services.items()}
+    if checkpoint.restore(specs):
+        log.info("the controller goes on from its checkpoint", path=path, overrides=len(running.controller.overrides))
+    return checkpoint
+
+
+def background(running: Running, board: Board, checkpoint: Checkpoint | None) -> dict[str, Work]:
+    """What runs beside the server for as long as it serves, by name."""
+    work: dict[str, Work] = {
+        "clocks": running.cluster.clocks.run,
+        "transitions": running.shared.transitions.run,
+        "controller": lambda: alive(running.controller, running.clock),
+        "loop lag": running.gateway.lag.run,
+        "energy ledger": running.ledger.run,
+        "prober": running.cluster.probe_forever,
+        "dashboard": board.run,
+    }
+    return work if checkpoint is None else {**work, "checkpoint": checkpoint.run}
+
+
+async def alive(controller: Controller, clock: Clock, limit_s: float = HANGS_S) -> None:
+    """Runs the controller. TimeoutError when a round of it hangs: whoever keeps it up starts it again, and the table
+    that it made last serves meanwhile."""
+    task = asyncio.create_task(controller.run())
+    limit_s = max(limit_s, 10 * controller.interval_s)
+    begun_s = clock.now_s()
+    try:
+        while not task.done():
+            await asyncio.wait({task}, timeout=LOOK_S)
+            if clock.now_s() - max(begun_s, controller.beat_s) > limit_s:
+                raise TimeoutError(f"the controller has hung for {limit_s:g} s")
+        task.result()
+    finally:
+        task.cancel()
+
+
+async def kept_up(work: Work, name: str, clock: Clock) -> None:
     """Runs a background task that never ends. If it fails it is started again: serving does not depend on it."""
     while True:
         try:

@@ -52,7 +52,8 @@ def write_config(folder: Path, services: Tree, **sections: Any) -> Path:
         **sections,
         "services": services,
     }
-    tree["controller"] = {"transitions": str(folder / "transitions.json"), **tree["controller"]}
+    kept = {name: str(folder / f"{name}.json") for name in ("transitions", "checkpoint")}
+    tree["controller"] = {**kept, **tree["controller"]}
     path = folder / "gateway.yaml"
     path.write_text(yaml.dump(tree, Dumper=Plain, sort_keys=False))
     return path

@@ -30,10 +30,11 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     logs = f"services.{MODEL}.launcher.log_dir={folder}"
     ledger = f"energy.path={folder / 'energy.sqlite'}"
     learnt = f"controller.transitions={folder / 'transitions.json'}"
+    kept = f"controller.checkpoint={folder / 'checkpoint.json'}"
     still = "controller.plan=configured"  # what a plan changes meanwhile is tests/e2e/test_energy_plan.py's
     with TemporaryDirectory(prefix="jg-") as short:  # the path of a socket has to be
         agent = f"agents.node-1.folder={short}"
-        sets = [word for one in (run_log, logs, ledger, learnt, still, agent) for word in ("--set", one)]
+        sets = [word for one in (run_log, logs, ledger, learnt, kept, still, agent) for word in ("--set", one)]
         made = Gateway(config, "--port", "0", *sets)
         try:
             assert until(lambda: made.logged("ready"), 60), made.log()

@@ -211,3 +211,27 @@ def test_the_run_log_is_decided_the_same_again(gateway: Gateway) -> None:
     assert until(lambda: len(gateway.rows("decision")) > 50)
     found = redecide(gateway.rows("decision"), plans=False)
     assert found.differences == [] and found.ticks > 50 and found.skipped == 0 and not found.unreadable
+
+
+def test_after_a_kill_the_next_gateway_goes_on_with_the_instances_and_the_plan(gateway: Gateway) -> None:
+    assert until(lambda: live(gateway) and gateway.all_ready(), 60), live(gateway)
+    kept = gateway.config.parent / "checkpoint.json"
+    pause = httpx.post(f"{gateway.url}/admin/overrides", json={"kind": "pause", "reason": "kill"}).json()
+    assert until(lambda: kept.exists() and pause["id"] in kept.read_text(), 10)
+    before = {i["id"]: i["url"] for i in live(gateway)}
+    targets = plan(gateway)["plan"]["targets"]
+    gateway.kill()
+    second = Gateway(gateway.config)
+    try:
+        assert until(lambda: plan(second)["plan"] is not None, 10)
+        assert [(t["pool"], t["tp"], t["instances"]) for t in plan(second)["plan"]["targets"]] == [
+            (t["pool"], t["tp"], t["instances"]) for t in targets
+        ]
+        ready = lambda: {i["id"]: i["url"] for i in live(second) if i["state"] == "ready"}  # noqa: E731
+        assert until(lambda: before.items() <= ready().items(), 30), "none is lost"
+        taken = {row["instance"] for row in second.rows("instance_taken_over")}
+        assert taken >= before.keys() and len(live(second)) == len({i["url"] for i in live(second)})
+        answer = httpx.post(f"{second.url}/v1/completions", json={"model": MODEL, "prompt": "a", "max_tokens": 2})
+        assert answer.status_code == 200
+    finally:
+        second.stop()

@@ -6,9 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from controller.loop import Controller
 from core.clock import SystemClock
+from core.instances import Seen
+from core.recorder import NullRecorder
 from gateway.config import Limits
-from gateway.run import CannotListen, _drain, kept_up, make_socket
+from gateway.run import CannotListen, _drain, alive, kept_up, make_socket
 
 
 class NoWait(SystemClock):
@@ -58,3 +61,40 @@ def test_a_shutdown_waits_for_whoever_still_reads_an_answer() -> None:
     gateway = SimpleNamespace(closing=False, in_flight=0, limits=Limits())
     asyncio.run(_drain(SimpleNamespace(gateway=gateway, clock=NoWait()), server))  # type: ignore[arg-type]
     assert gateway.closing and not left
+
+
+def test_a_controller_that_hangs_is_started_again_and_one_that_raises_goes_on() -> None:
+    rounds: list[int] = []
+
+    class Cluster:
+        def __init__(self) -> None:
+            self.changed = asyncio.Event()
+
+        async def observe(self) -> Seen:
+            rounds.append(len(rounds))
+            if len(rounds) == 1:
+                raise RuntimeError("cannot see")
+            if len(rounds) == 2:
+                await asyncio.Event().wait()
+            return Seen(0.0, (), ())
+
+        async def apply(self, action: object) -> None:
+            raise AssertionError("nothing is to be done")
+
+    class Quick(SystemClock):
+        async def sleep(self, seconds: float) -> None:
+            await asyncio.sleep(min(seconds, 0.01))
+
+    async def story() -> int:
+        controller = Controller(Cluster(), Quick(), NullRecorder(), interval_s=0.005)
+        task = asyncio.create_task(kept_up(lambda: alive(controller, Quick(), 0.1), "controller", Quick()))
+        async with asyncio.timeout(20):
+            while controller.state.ticks < 3:
+                await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert "cannot see" in controller.last_error
+        return len(rounds)
+
+    assert asyncio.run(story()) >= 5

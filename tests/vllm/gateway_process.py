@@ -42,7 +42,7 @@ def config(urls: dict[str, str], folder: Path) -> Path:
         "launcher": {"kind": "static"},
     }
     tree = {
-        "controller": {"mode": "shadow"},
+        "controller": {"mode": "shadow", "checkpoint": None},
         "breaker": {"failures": 1_000_000},  # a relay that cuts streams in test after test stays in use
         "limits": {"retries_per_s": 1000},  # and every one of its cuts may be mended
         "run_log": {"path": str(folder / "run.jsonl")},
