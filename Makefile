@@ -14,7 +14,7 @@ ENGINE ?= emulated
 PAPER ?=
 STAMP := $(VENV)/.installed
 
-.PHONY: help install serve test test-unit test-e2e test-vllm test-browser check format lock replay bench bench-self agent-kills plans chaos paper clean
+.PHONY: help install serve test test-unit test-e2e test-vllm test-browser test-prometheus check format lock replay bench bench-self agent-kills plans chaos paper clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,7 +33,7 @@ serve: install ## gateway, controller and three emulated pools on 127.0.0.1:8080
 	$(BIN)/joulegate serve $(CONFIG)
 
 test: install ## all tests but those that need vLLM or a browser
-	$(BIN)/pytest tests --ignore=tests/vllm --ignore=tests/browser
+	$(BIN)/pytest tests --ignore=tests/vllm --ignore=tests/browser --ignore=tests/prometheus
 
 test-unit: install ## the pure tests, seconds
 	$(BIN)/pytest tests/unit
@@ -48,6 +48,9 @@ test-vllm: install ## three real vLLM servers on the CPU behind the gateway, com
 test-browser: install ## the dashboard in real Chromium; installs Playwright, and Chromium where it may
 	bash tests/browser/install.sh
 	$(BIN)/pytest tests/browser
+
+test-prometheus: install ## rules and dashboards with promtool and a real Prometheus (apt-get install prometheus)
+	$(BIN)/pytest tests/prometheus
 
 check: install ## lint, types, import contracts
 	$(BIN)/ruff check .

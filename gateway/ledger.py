@@ -267,7 +267,8 @@ class Ledger:
         both[1] += judged[1]
         for cause, spent_j in (*by_cause.items(), ("meter", joules or 0.0)):
             key = (seat.service, pool, cause)
-            self.totals[key] = self.totals.get(key, 0.0) + spent_j
+            if cause == "residual" or spent_j > 0:  # a counter of /metrics never falls
+                self.totals[key] = self.totals.get(key, 0.0) + spent_j
         seat.watts = {cause: spent_j / work.seconds for cause, spent_j in by_cause.items()}
         for stint, prefill_j, decode_j in billed(work, shares):
             bill = stint.bill

@@ -16,6 +16,7 @@ from core.instances import State
 from gateway.timing import Timing
 
 UNKNOWN = "none"
+JOULES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10_000.0, 30_000.0, 100_000.0)
 Rows = Callable[[], Iterable[Metric]]
 
 
@@ -42,6 +43,8 @@ class Metrics(Collector):
         self._seams: defaultdict[tuple[str, ...], Histogram] = defaultdict(Histogram)
         self._overruns: Counter[tuple[str, ...]] = Counter()
         self._attained: Counter[tuple[str, ...]] = Counter()
+        self._good: Counter[tuple[str, ...]] = Counter()
+        self._joules: defaultdict[tuple[str, ...], Histogram] = defaultdict(lambda: Histogram(JOULES))
         self._ttft: defaultdict[tuple[str, ...], Histogram] = defaultdict(Histogram)
         self._tbt: defaultdict[tuple[str, ...], Histogram] = defaultdict(Histogram)
         self._e2e: defaultdict[tuple[str, ...], Histogram] = defaultdict(Histogram)
@@ -57,6 +60,10 @@ class Metrics(Collector):
     def overran(self, service: str, action: str) -> None:
         """An answer got longer than predicted: what was done about it."""
         self._overruns[service, action] += 1
+
+    def settled(self, service: str, size_class: str, joules: float) -> None:
+        """A request's joules are complete."""
+        self._joules[service, size_class].add(joules)
 
     def finished(self, row: Mapping[str, object], timing: Timing | None) -> None:
         service, size_class = row["service"] or UNKNOWN, row["class"] or UNKNOWN
@@ -74,6 +81,9 @@ class Metrics(Collector):
                 self._tokens[service, size_class, kind] += tokens
         if "attained" in row:
             self._attained[service, size_class, "true" if row["attained"] else "false"] += 1
+            if row["attained"]:
+                tokens = row["output_tokens"]
+                self._good[service, size_class] += tokens if isinstance(tokens, int) else 0
         key = (service, size_class)
         ttft_s = row.get("ttft_s")
         if isinstance(ttft_s, float):
@@ -115,6 +125,10 @@ class Metrics(Collector):
             {(k,): v for k, v in self.faults.counts.items()},
         )
         both = ("service", "class")
+        yield _counter("joulegate_good_tokens", "Output tokens of requests that kept their objectives.",
+                       both, self._good)  # fmt: skip
+        yield _histogram("joulegate_request_joules", "Joules of a request, as the ledger settled them.", both,
+                         self._joules)  # fmt: skip
         yield _histogram("joulegate_ttft_seconds", "Body received to first content byte out.", both, self._ttft)
         yield _histogram("joulegate_tbt_seconds", "Time between events of a stream.", both, self._tbt)
         yield _histogram("joulegate_request_seconds", "Body received to end of the answer.", both, self._e2e)

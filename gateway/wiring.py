@@ -33,6 +33,7 @@ from gateway.lag import LoopLag
 from gateway.ledger import Ledger, Tick
 from gateway.ledger_store import LedgerStore
 from gateway.metrics import Metrics, instance_gauges, lag_rows
+from gateway.metrics_state import controller_rows, energy_rows, instance_rows
 from gateway.serve import Gateway
 from gateway.service import Service
 from gateway.tariff import Tariff, make_tariff
@@ -140,7 +141,11 @@ def build(config: Config, clock: Clock, recorder: Recorder, environment: Mapping
             gateway, config.controller, mode.name, gpus_of(config.controller.gpus, agents), transitions
         ),
     )  # fmt: skip
-    metrics.gauges = lambda: live_gauges(gateway, controller)
+    metrics.gauges = lambda: [
+        *live_gauges(gateway, controller), *energy_rows(ledger), *instance_rows(gateway),
+        *controller_rows(controller, mode.name, clock),
+    ]  # fmt: skip
+    ledger.on_settled = lambda bill: metrics.settled(bill.service, bill.size_class, bill.joules)
     gateway.plan_of = lambda name: plan_in_force(controller, mode.name, name)
     return Running(
         config,
