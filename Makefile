@@ -33,10 +33,11 @@ serve: install ## gateway, controller and three emulated pools on 127.0.0.1:8080
 	$(BIN)/joulegate serve $(CONFIG)
 
 test: install ## all tests but those that need vLLM or a browser
-	$(BIN)/pytest tests --ignore=tests/vllm --ignore=tests/browser --ignore=tests/prometheus
+	$(BIN)/pytest tests/unit tests/scenario -n auto --dist worksteal
+	$(BIN)/pytest tests --ignore=tests/vllm --ignore=tests/browser --ignore=tests/prometheus --ignore=tests/unit --ignore=tests/scenario
 
 test-unit: install ## the pure tests, seconds
-	$(BIN)/pytest tests/unit
+	$(BIN)/pytest tests/unit -n auto --dist worksteal
 
 test-e2e: install ## the gateway as a process, official clients, faults
 	$(BIN)/pytest tests/e2e tests/contract
