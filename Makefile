@@ -48,7 +48,7 @@ test-vllm: install ## three real vLLM servers on the CPU behind the gateway, com
 
 test-browser: install ## the dashboard in real Chromium; installs Playwright, and Chromium where it may
 	bash tests/browser/install.sh
-	$(BIN)/pytest tests/browser
+	$(BIN)/pytest tests/browser -rs
 
 test-prometheus: install ## rules and dashboards with promtool and a real Prometheus (apt-get install prometheus)
 	$(BIN)/pytest tests/prometheus
