@@ -85,6 +85,10 @@ def flat(report: Report) -> dict[str, object]:
             **history,
             "majority_accuracy": majority,
             "routing": msgspec.to_builtins(report.routing),
+            "services": msgspec.to_builtins(report.services),
+            "reliability": msgspec.to_builtins(report.reliability),
+            "confusion": report.confusion,
+            "while_generating": msgspec.to_builtins(report.while_generating),
             "p50_ms": report.history_p50_ms,
             "p99_ms": report.history_p99_ms,
             "baselines": msgspec.to_builtins(report.baselines_with_history),
@@ -105,7 +109,26 @@ def table(report: Report) -> str:
     head = f"{'':20}{'accuracy':>10}{'macro-F1':>10}{'under':>8}{'q90 covers':>12}{'pinball90':>11}{'Spearman':>10}"
     lines = [head, *(_row(name, scores) for name, scores in rows.items())]
     took = f"{report.p50_ms * 1000:.0f} us at p50, {report.p99_ms * 1000:.0f} us at p99"
-    return "\n".join([f"{report.n} answers", *lines, f"a prediction without history takes {took}"])
+    return "\n".join(
+        [f"{report.n} answers", *lines, f"a prediction without history takes {took}", *_calibration(report)]
+    )
+
+
+def _calibration(report: Report) -> list[str]:
+    """What else is said with history, and how far it holds."""
+    lines = []
+    if (by := report.services) is not None:
+        lines.append(
+            f"q90 covers, of {by.services} services: least {by.least:.3f}, median {by.median:.3f}, most {by.most:.3f}; "
+            f"within 0.88 to 0.92: {by.within_two_points:.0%}"
+        )
+    for rest in report.while_generating:
+        lines.append(
+            f"of {rest.n} answers beyond {rest.at}: {rest.q50_held:.3f} within its q50 of then, "
+            f"{rest.q90_held:.3f} within its q90"
+        )
+    came = "  ".join(f"{one.said:.2f}: {one.came_true:.2f}" for one in report.reliability)
+    return [*lines, f"a size said to be so likely came so often: {came}"]
 
 
 def _row(name: str, scores: Scores) -> str:

@@ -27,7 +27,7 @@ def simulate(
     scale: Annotated[float, typer.Option(help="Copies of the trace; a fraction thins it.")] = 1.0,
     policies: Annotated[str, typer.Option(help="Which, separated by commas, or all.")] = "all",
     config: Annotated[Path | None, typer.Option(help="YAML configuration whose pools joulegate holds.")] = None,
-    predictor: Annotated[str, typer.Option(help="oracle, live, or the accuracy of a predictor.")] = "0.81",
+    predictor: Annotated[str, typer.Option(help="oracle, live, model, none, long, or an accuracy.")] = "0.81",
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Another promise, cost or size.")
     ] = None,

@@ -111,7 +111,7 @@ def _read(job: Job, sized: Sized) -> dict[str, object]:
     """What training needs of a request: numbers, no text but where the operator keeps prompts."""
     parsed, service = job.parsed, job.service
     assert parsed is not None and service is not None
-    row: dict[str, object] = {"template": parsed.template.hex(), "max_tokens": parsed.max_tokens}
+    row: dict[str, object] = {"template": parsed.template.hex(), "max_tokens": parsed.max_tokens, "n": parsed.sequences}
     features = sized.told.features
     if features is not None and job.route.generates:
         row["features"] = {name: round(x, 3) for name, x in zip(NAMES, features.numbers, strict=True) if x}

@@ -7,7 +7,7 @@ q90. Refuses to keep text. Without a model, or of a request that nobody read, it
 from __future__ import annotations
 
 from collections import OrderedDict
-from math import log2
+from math import log2, pi, sqrt
 
 from msgspec import Struct
 
@@ -23,14 +23,14 @@ from predictor.said import Said, said_of, within
 from predictor.track import Mean, Track
 
 SERVICE_PRIOR = 4.0  # the model's own level and spread weigh as this many answers
+KNOWN_PRIOR = 100.0  # as many as a level and spread that come of the service's own terciles
 SPREAD_PRIOR = 12.0
 TEMPLATE_PRIOR = 3.0
 SERVICE_MEMORY = 300.0  # answers after which the oldest have no say
-TEMPLATE_MEMORY = 60.0
-FARTHEST = 0.7  # spreads; what lies further off counts as this far
+TEMPLATE_MEMORY = 100.0
+SCORE = sqrt(2.0 * pi)  # spreads per unit of probability, at the median of a normal distribution
 REFRESH = 8  # after this many answers a template's quantiles are read anew; of the first ones after each
 SPREADS = (0.1, 4.0)  # log2; between a form letter and anything at all
-MEAN_OF_SPREAD = 0.8  # mean absolute deviation of a normal distribution with spread 1
 RISE = 1e-6  # doublings between two quantiles that fall together
 
 
@@ -74,9 +74,11 @@ class Blend:
         self._hints = Hints()
         self.calibration = Calibration()
         self._known = level is not None
+        self._answers = 0
         body = model.body if model is not None else None
-        self._level = Mean(level if level is not None else body.level if body else 7.0, SERVICE_PRIOR, SERVICE_MEMORY)
-        self._spread = Mean(spread or (body.spread if body else 1.0), SPREAD_PRIOR, SERVICE_MEMORY)
+        level_prior, spread_prior = (KNOWN_PRIOR, KNOWN_PRIOR) if self._known else (SERVICE_PRIOR, SPREAD_PRIOR)
+        self._level = Mean(level if level is not None else body.level if body else 7.0, level_prior, SERVICE_MEMORY)
+        self._spread = Mean(spread or (body.spread if body else 1.0), spread_prior, SERVICE_MEMORY)
 
     @property
     def templates(self) -> int:
@@ -136,14 +138,18 @@ class Blend:
         if told.shape is not None:
             self._place(own, told.shape, length)
         self._running.learn(told.template, length)
+        self._answers += 1
         own.track.answers += 1
         if own.track.answers <= REFRESH or own.track.answers % REFRESH == 0 or own.edges != told.edges:
             own.said, own.edges = self._running.say(told.template, told.edges), told.edges
 
     def _where(self, own: Template | None) -> tuple[float, float]:
+        """A template that is the whole service is where the service is: to follow the same answers twice would only
+        double the noise. One with half of the answers or fewer stands for itself."""
         level, spread = self._level.value, self._spread.value
         if own is not None:
-            return level + own.shift.value, own.spread.value
+            apart = min(1.0, 2.0 * max(0.0, 1.0 - own.track.answers / max(1, self._answers)))
+            return level + apart * own.shift.value, spread ** (1.0 - apart) * own.spread.value**apart
         if not self._known and self.model is not None:  # the less the service is known, the wider
             evidence = SERVICE_PRIOR / self._level.weight
             spread = (spread**2 + evidence * self.model.body.level_spread**2) ** 0.5
@@ -151,20 +157,13 @@ class Blend:
 
     def _place(self, own: Template, told: Distribution, length: int) -> None:
         """Moves service and template to where the answer lay against what the model says of its request."""
-        middle = log2(told.quantile(0.5))
-        z = (middle - told.level) / told.spread
         # Deviations are measured against what the shape itself, given the request, leaves open.
         unit = max(0.2, log2(told.quantile(0.84) / told.quantile(0.16)) / 2 / told.spread)
-        actual = log2(max(1, length))
         level, spread = self._level.value, self._spread.value
-        # Lengths lean to the short side: an unbounded mean would settle under the median that classes rest on.
-        reach = FARTHEST * spread * unit
-        self._level.add(level + min(reach, max(-reach, actual - level - spread * z)))
-        self._spread.add(_spread(abs(actual - level - spread * z) / unit))
-        own.spread.add(_spread(abs(actual - level - own.shift.value - own.spread.value * z) / unit))
-        residual = actual - self._level.value - own.shift.value - own.spread.value * z
-        reach = FARTHEST * own.spread.value * unit
-        own.shift.add(own.shift.value + min(reach, max(-reach, residual)))
+        service = Distribution(told.grid, told.cumulative, level, spread).below(length)
+        template = Distribution(told.grid, told.cumulative, level + own.shift.value, own.spread.value).below(length)
+        _follow(self._level, self._spread, service, unit)
+        _follow(own.shift, own.spread, template, unit)
 
     def _template(self, template: bytes) -> Template:
         own = self._templates.get(template)
@@ -181,5 +180,10 @@ class Blend:
         return own
 
 
-def _spread(deviation: float) -> float:
-    return min(SPREADS[1], max(SPREADS[0], deviation / MEAN_OF_SPREAD))
+def _follow(level: Mean, spread: Mean, share: float, unit: float) -> None:
+    """`share`: the probability that was given to shorter answers. Such shares are even when a prediction is right;
+    their mean moves the level and their distance from the middle the spread. A mean of lengths would follow the few
+    very short answers, a refusal among essays, and lie below the median that sizes rest on."""
+    level.add(level.value + SCORE * (share - 0.5) * spread.value * unit)
+    wider = spread.value * (1.0 + SCORE * (abs(share - 0.5) - 0.25))
+    spread.add(min(SPREADS[1], max(SPREADS[0], wider)))

@@ -1,21 +1,23 @@
 """What a request says about the length of its answer, as numbers.
 
-Owns the reading of a prompt's bytes in bounded time: the first and last 2 kB for counts, the first and last 320 bytes
+Owns the reading of a prompt's bytes in bounded time: the first and last kB for counts, the first and last 256 bytes
 for words. Refuses to decode, to raise and to keep text: a `Features` holds numbers and row numbers of a vocabulary.
 Works on UTF-8 bytes, so that broken text is as good as any other."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import repeat
 from math import log2
 
 from msgspec import Struct
 
 from predictor.cues import CHARACTERS, CUES, NUMBERS, UNITS, Cue
 
-END_BYTES = 2048  # a 30,000-character prompt read whole costs 2.8 ms (../shared/reference/energy.md, 5.2)
-WORD_BYTES = 320  # instructions stand first or last; 2 kB of words would cost the whole 20 us
+END_BYTES = 1024  # a 30,000-character prompt read whole costs 2.8 ms (../shared/reference/energy.md, 5.2)
+WORD_BYTES = 256  # instructions stand first or last; 2 kB of words would cost 20 us alone
 MOST_WORDS_ASKED = 100_000
 LARGEST = 1e6  # a feature beyond what training saw is no reason for an answer beyond it
 # Lower case; what is neither letter, digit nor part of a longer UTF-8 sequence separates words.
@@ -23,8 +25,11 @@ WORDS_OF = bytes(
     byte + 32 if 65 <= byte <= 90 else byte if byte >= 128 or 97 <= byte <= 122 or 48 <= byte <= 57 else 32
     for byte in range(256)
 )
+UNKNOWN = 1 << 30  # the number of a word that means nothing
+LOGS = tuple(log2(1.0 + count) for count in range(2 * END_BYTES + 2))  # of a count in what is read
 DIGITS = b"0123456789"
 ASCII = bytes(range(128))
+HAN_CHARACTER = "字".encode()
 HAN_COUNT = re.compile(rb"([0-9]{1,6})[ ]{0,2}(?:\xe4\xb8\xaa|\xe5\x80\x8b)?(\xe5\xad\x97|\xe6\x96\x87\xe5\xad\x97)")
 NAMES = (
     "prompt_bytes", "last_bytes", "short_prompt", "newlines", "questions", "ends_in_question", "ends_in_colon",
@@ -38,7 +43,8 @@ NAMES = (
 class Asked(Struct, frozen=True):
     """The parts of a request that tell of its answer. `prompt` is the last thing asked, as UTF-8, whole or its `ends`;
     `last_bytes` is its whole size where only the ends are here; `prompt_bytes` counts all there is to read.
-    `hint_tokens` is what the client expects."""
+    `hint_tokens` is what the client expects. `read`: the numbers as they were when the request was served, where it is
+    known by them only."""
 
     prompt: bytes
     prompt_bytes: int = 0
@@ -53,6 +59,7 @@ class Asked(Struct, frozen=True):
     reasoning_tokens: int | None = None
     hint_tokens: int | None = None
     last_bytes: int = 0
+    read: tuple[float, ...] | None = None
 
 
 class Features(Struct, frozen=True):
@@ -62,27 +69,46 @@ class Features(Struct, frozen=True):
     rows: tuple[int, ...]
 
 
+class Vocabulary:
+    """The words of a model and those of predictor/cues.py under one number each, so that a prompt's words are looked up
+    once. Numbers below `size` are rows of the model's words."""
+
+    __slots__ = ("codes", "cues", "known", "size", "special", "units")
+
+    def __init__(self, words: Sequence[bytes]) -> None:
+        self.size = len(words)
+        extra = sorted((CUES.keys() | UNITS.keys()) - set(words))
+        self.known = [*words, *extra]
+        self.codes = {word: code for code, word in enumerate(self.known)}
+        self.cues = {self.codes[word]: cue for word, cue in CUES.items()}
+        self.units = {self.codes[word]: unit for word, unit in UNITS.items()}
+        self.special = frozenset(self.cues.keys() | self.units.keys())
+
+
 def ends_of(text: bytes | memoryview) -> bytes:
-    """All that is read of a text: at most 4,097 bytes. The ends of the ends are the ends."""
+    """All that is read of a text: at most 2,049 bytes. The ends of the ends are the ends."""
     if len(text) <= 2 * END_BYTES + 1:
         return bytes(text)
     return bytes(text[:END_BYTES]) + b"\n" + bytes(text[-END_BYTES:])
 
 
-def featurise(asked: Asked, vocabulary: Mapping[bytes, int]) -> Features:
+def featurise(asked: Asked, vocabulary: Vocabulary) -> Features:
     """The same request gives the same features, in every process."""
     ends = ends_of(asked.prompt)
     size = max(asked.last_bytes, len(asked.prompt))
     words = words_of(ends)
-    found = set(words)
-    rows = [vocabulary[word] for word in found & vocabulary.keys()]
-    rows.sort()
-    numbers = (*_counts(asked, ends, size), *_declared(asked), *_lengths(words, found, ends), *_cues(found))
-    return Features(numbers, tuple(rows))
+    found = set(map(vocabulary.codes.get, words, repeat(UNKNOWN)))
+    special = found & vocabulary.special
+    rows = sorted(found)
+    del rows[bisect_left(rows, vocabulary.size) :]
+    if asked.read is not None:
+        return Features(asked.read, tuple(rows))
+    lengths, cues = _asked_lengths(words, special, vocabulary, ends), _cues(special, vocabulary)
+    return Features((*_counts(asked, ends, size), *_declared(asked), *lengths, *cues), tuple(rows))
 
 
 def words_of(ends: bytes) -> list[bytes]:
-    """The words, in lower case, of the first and the last 320 bytes. JSON's `\\n` ends a word as a line does."""
+    """The words, in lower case, of the first and the last 256 bytes. JSON's `\\n` ends a word as a line does."""
     some = ends if len(ends) <= 2 * WORD_BYTES else ends[:WORD_BYTES] + b" " + ends[-WORD_BYTES:]
     if b"\\" in some:
         some = some.replace(b"\\n", b" ").replace(b"\\t", b" ")
@@ -100,23 +126,21 @@ def _counts(asked: Asked, ends: bytes, size: int) -> tuple[float, ...]:
     count = ends.count
     length = len(ends) or 1
     lines = count(b"\n")
-    bullets = count(b"\n- ") + count(b"\n* ") + count(b"\n1.") if lines else 0
-    if b"\\" in ends:
-        lines += count(b"\\n")
+    bullets = count(b"\n- ") + count(b"\n* ") if lines else 0
     last = ends[-3:].rstrip(b"\"' \n")[-1:]
     return (
         _log(max(size, asked.prompt_bytes)),
         _log(size),
         1.0 if size < 64 else 0.0,
-        _log(lines),
-        _log(count(b"?")) if b"?" in ends else 0.0,
+        LOGS[lines],
+        LOGS[count(b"?")] if b"?" in ends else 0.0,
         1.0 if last == b"?" else 0.0,
         1.0 if last == b":" else 0.0,
         (length - len(ends.translate(None, DIGITS))) / length,
-        _log(count(b"```")) if b"`" in ends else 0.0,
-        _log(count(b"{") + count(b";")),
-        _log(bullets),
-        _log(count(b'"')),
+        LOGS[count(b"```")] if b"`" in ends else 0.0,
+        LOGS[count(b"{") + count(b";")],
+        LOGS[bullets],
+        LOGS[count(b'"')],
         0.0 if ends.isascii() else len(ends.translate(None, ASCII)) / length,
     )
 
@@ -142,20 +166,20 @@ def _declared(asked: Asked) -> tuple[float, ...]:
     )
 
 
-def _lengths(words: list[bytes], found: set[bytes], ends: bytes) -> tuple[float, ...]:
+def _asked_lengths(words: list[bytes], special: set[int], vocabulary: Vocabulary, ends: bytes) -> list[float]:
     """What length the prompt asks for: (log of it, whether) in words, sentences, paragraphs, items."""
     asked = [0.0] * 8
-    if not ends.isascii() and (han := HAN_COUNT.search(ends)):
+    if HAN_CHARACTER in ends and (han := HAN_COUNT.search(ends)):
         asked[0:2] = [_log(int(han[1]) * CHARACTERS), 1.0]
-    for word in found & UNITS.keys():
-        unit, at = UNITS[word], words.index(word)
+    for code in special & vocabulary.units.keys():
+        unit, at = vocabulary.units[code], words.index(vocabulary.known[code])
         for number in words[max(0, at - 3) : at][::-1]:  # "in 50 words", "three short paragraphs"
             value = _number(number)
             if value is not None:
                 asked[2 * unit] = max(asked[2 * unit], _log(value))
                 asked[2 * unit + 1] = 1.0
                 break
-    return tuple(asked)
+    return asked
 
 
 def _number(word: bytes) -> int | None:
@@ -164,8 +188,9 @@ def _number(word: bytes) -> int | None:
     return NUMBERS.get(word)
 
 
-def _cues(found: set[bytes]) -> list[float]:
-    cues = [0.0] * len(Cue)
-    for word in found & CUES.keys():
-        cues[CUES[word]] = 1.0
+def _cues(special: set[int], vocabulary: Vocabulary) -> list[float]:
+    cues, of = [0.0] * len(Cue), vocabulary.cues
+    for code in special:
+        if code in of:
+            cues[of[code]] = 1.0
     return cues

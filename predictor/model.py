@@ -6,15 +6,12 @@ gives the probability of an answer no longer than that, so that any class edges 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import accumulate
-
 import numpy as np
 
 from core.request import Prediction
 from core.service import Edges
 from predictor.distribution import Distribution
-from predictor.features import Asked, Features, featurise
+from predictor.features import Asked, Features, Vocabulary, featurise
 from predictor.model_file import SHIPPED, Body, read_model
 from predictor.said import said_of, within
 
@@ -34,7 +31,7 @@ class LengthModel:
         self._bias = np.asarray(body.bias) / 2 - np.asarray(body.means) @ self._numbers
         self._words = weights[count:]
         self.grid = tuple(body.grid)
-        self.vocabulary: Mapping[bytes, int] = {word.encode(): row for row, word in enumerate(body.words)}
+        self.vocabulary = Vocabulary([word.encode() for word in body.words])
 
     def features(self, asked: Asked) -> Features:
         return featurise(asked, self.vocabulary)
@@ -45,10 +42,12 @@ class LengthModel:
         logits += self._bias
         if features.rows:
             logits += np.add.reduce(self._words.take(features.rows, 0), 0)
+        np.maximum.accumulate(logits, out=logits)
         np.tanh(logits, out=logits)
         logits *= 0.5
         logits += 0.5
-        return list(accumulate(logits.tolist(), max))
+        shares: list[float] = logits.tolist()
+        return shares
 
     def distribution(self, features: Features, level: float | None = None, spread: float | None = None) -> Distribution:
         """`level` and `spread`: what is known of the service. Without them it may be any of those the model saw."""

@@ -27,7 +27,8 @@ class Body(Struct, frozen=True):
     """`weights[i]` = one row per feature, then one per word, a column per grid point. Features are centred on `means`
     and divided by `scales`. `level`, `level_spread` and `spread` in log2 tokens: what a service never seen is taken
     for, how far services lie apart, and how far answers of one lie apart.
-    `terciles`: of all answers, in standard lengths."""
+    `terciles`: of all answers, in standard lengths. `confusion[true][said]`: answers of the held-out part by true and
+    likeliest size, with history, at the default edges; None without a held-out part."""
 
     features: list[str]
     words: list[str]
@@ -41,6 +42,7 @@ class Body(Struct, frozen=True):
     spread: float
     terciles: tuple[float, float]
     card: dict[str, str | int | float]
+    confusion: list[list[int]] | None = None
 
 
 class _File(Struct, frozen=True):
@@ -105,4 +107,6 @@ def _problem(body: Body) -> str:
         return "a spread or scale in it is not positive"
     if not body.terciles[0] < body.terciles[1]:
         return "its terciles do not rise"
+    if body.confusion is not None and [len(row) for row in body.confusion] != [3, 3, 3]:
+        return "its confusion is not three by three"
     return ""

@@ -1,6 +1,7 @@
 """Answers with known lengths, as training and evaluation read them.
 
-Owns the formats: JSONL of one answer a line, and the open sets of ../shared/data as their publishers lay them out.
+Owns the formats: JSONL of one answer a line, the gateway's run log, and the open sets of ../shared/data as their
+publishers lay them out. Of a run log only complete answers count, in which requests are known by their numbers.
 Refuses a line that it cannot read, with its number, rather than learn of half a file."""
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from predictor.features import Asked
+from predictor.features import NAMES, Asked
 
 BYTES_PER_TOKEN = 4.2
 
@@ -46,7 +47,7 @@ class _Message(Struct):
 
 
 class _Line(Struct):
-    output_tokens: int
+    output_tokens: int | None = None
     prompt: object = None
     messages: list[_Message] | None = None
     model: str = ""
@@ -58,6 +59,10 @@ class _Line(Struct):
     stop: object = None
     tools: object = None
     response_format: object = None
+    kind: str | None = None  # of a row of the run log; requests alone are read
+    outcome: str | None = None
+    service: str | None = None
+    features: dict[str, float] | None = None
 
 
 def read_records(path: Path) -> list[Record]:
@@ -85,12 +90,18 @@ def _jsonl(path: Path) -> Iterator[Record]:
             if not line.strip():
                 continue
             try:
-                yield _record(decoder.decode(line))
+                decoded = decoder.decode(line)
+                if decoded.kind is None:
+                    yield _record(decoded)
+                elif decoded.kind == "request" and decoded.outcome == "completed" and decoded.features is not None:
+                    yield from _served(decoded)
             except (ValueError, RecursionError) as error:
                 raise RecordError(f"{path}:{number}: {error}") from None
 
 
 def _record(line: _Line) -> Record:
+    if line.output_tokens is None:
+        raise ValueError("needs output_tokens")
     if line.output_tokens < 0:
         raise ValueError("output_tokens is negative")
     if line.prompt is None and not line.messages:
@@ -114,6 +125,19 @@ def _record(line: _Line) -> Record:
     )
     template = line.template.encode("utf-8", "replace") if line.template is not None else digest(system)
     return Record(asked, digest(b"\0".join(texts)), line.model, template, line.output_tokens)
+
+
+def _served(line: _Line) -> Iterator[Record]:
+    """A limit and a hint are applied to what a model says, not learnt by it."""
+    if line.output_tokens is None or line.features is None:
+        return
+    neutral = {"limit": 0.0, "no_limit": 1.0, "hint": 0.0, "no_hint": 1.0}
+    read = tuple(neutral.get(name, line.features.get(name, 0.0)) for name in NAMES)
+    prompt = _text(line.prompt)
+    asked = Asked(prompt, max_tokens=line.max_tokens, read=read)
+    tokens = line.output_tokens // max(1, line.n)
+    name = digest(msgspec.json.encode((prompt.decode(), read)))
+    yield Record(asked, name, line.service or "", bytes.fromhex(line.template or ""), tokens)
 
 
 def _text(content: object) -> bytes:

@@ -26,6 +26,25 @@ class Scores(Struct, frozen=True):
     spearman: float | None = None
 
 
+class Covered(Struct, frozen=True):
+    """The q90 coverage of each service with enough answers: how many there are, least, median, most, and the share of
+    services between 0.88 and 0.92."""
+
+    services: int
+    least: float
+    median: float
+    most: float
+    within_two_points: float
+
+
+class Reliable(Struct, frozen=True):
+    """Of all probabilities of a size that were said within a tenth: their mean, and how often they came true."""
+
+    said: float
+    came_true: float
+    n: int
+
+
 def scored(
     truth: Classes, said: Classes, tokens: Sequence[int] = (), q50: Sequence[float] = (), q90: Sequence[float] = ()
 ) -> Scores:
@@ -75,3 +94,28 @@ def _spearman(a: NDArray[np.float64], b: NDArray[np.float64]) -> float | None:
     if x.std() == 0 or y.std() == 0:
         return None
     return round(float(np.corrcoef(x, y)[0, 1]), 4)
+
+
+def covered_by(names: Sequence[str], tokens: Sequence[int], q90: Sequence[int], least: int) -> Covered | None:
+    held: dict[str, list[bool]] = {}
+    for name, actual, bound in zip(names, tokens, q90, strict=True):
+        held.setdefault(name, []).append(actual <= bound)
+    shares = [float(np.mean(own)) for own in held.values() if len(own) >= least]
+    if not shares:
+        return None
+    near = sum(0.88 <= share <= 0.92 for share in shares) / len(shares)
+    low, middle, high = (round(float(value), 4) for value in np.quantile(shares, (0.0, 0.5, 1.0)))
+    return Covered(len(shares), low, middle, high, round(near, 4))
+
+
+def reliability(truth: Classes, said: Sequence[tuple[float, float, float]]) -> list[Reliable]:
+    chances = np.asarray(said)
+    came = np.asarray(truth)[:, None] == np.arange(3)
+    tenth = np.minimum(9, (chances * 10).astype(int))
+    found = []
+    for at in range(10):
+        inside = tenth == at
+        if inside.any():
+            mean, share = float(chances[inside].mean()), float(came[inside].mean())
+            found.append(Reliable(round(mean, 4), round(share, 4), int(inside.sum())))
+    return found

@@ -9,7 +9,7 @@ from msgspec import Struct
 from core.service import SIZES, Edges
 
 HISTORY_PRIOR = 6.0  # an opinion weighs half of what it may after this many answers
-SCORE_DECAY = 0.95
+SCORE_DECAY = 0.99
 LEAST_CHANCE = 0.02
 Chances = tuple[float, float, float]
 

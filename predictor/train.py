@@ -16,12 +16,12 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from predictor.features import NAMES, Asked, ends_of, featurise, words_of
+from predictor.features import NAMES, Asked, Vocabulary, ends_of, featurise, words_of
 from predictor.model_file import Body
 from predictor.records import Record
 
 Array = NDArray[np.float64]
-GRID = tuple(step / 4 for step in range(-14, 11))
+GRID = (-3.5, -2.5, -2.0, -1.5, -1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.25)
 HELD_PROMPTS, HELD_MODELS = 0.25, 0.3
 WORDS, LEAST_PROMPTS = 500, 6  # a word that fewer prompts have says nothing, and may be somebody's name
 LEAST_ANSWERS = 30  # of a model, to know where its lengths lie
@@ -146,7 +146,7 @@ def _is_text(word: bytes) -> bool:
 
 
 def _inputs(prompts: list[Asked], words: list[bytes]) -> tuple[Array, Array, Array]:
-    vocabulary = {word: row for row, word in enumerate(words)}
+    vocabulary = Vocabulary(words)
     inputs = np.zeros((len(prompts), len(NAMES) + len(words)))
     for at, asked in enumerate(prompts):
         features = featurise(asked, vocabulary)
@@ -203,7 +203,7 @@ def _best_strength(
 ) -> float:
     """By cross-validation over prompts: the loss of the whole distribution."""
     fold = np.array([int(_share(b"fold" + prompt) * FOLDS) for prompt in prompts])
-    columns = list(range(0, len(GRID), 4))
+    columns = list(range(0, len(GRID), 3))
     best = (float("inf"), STRENGTHS[0])
     for strength in STRENGTHS:
         losses = []

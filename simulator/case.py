@@ -5,17 +5,30 @@ of lengths. Owns how a static plan becomes pools; decides no plan.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from core.instances import Shape
 from core.service import CLASSES, STEP_TOKENS, Edges, InstanceLimits, LauncherSpec, PoolSpec, ServiceSpec, Slo
 from pools.shape import LEAST_STEP_TOKENS
 from predictor.blend import Blend
+from predictor.model_file import SHIPPED, read_model
 from profiles.engine_model import EngineModel
 from simulator.cluster import Costs, costs_of
 from simulator.faults import NO_FAULTS, Faults
-from simulator.lengths import Confused, Declared, Lengths, Oracle, Usual, even_confusion, usual_lengths
+from simulator.lengths import (
+    ALWAYS_LONG,
+    NAMED,
+    TELLS_NOTHING,
+    Calibrated,
+    Confused,
+    Declared,
+    Lengths,
+    Oracle,
+    Usual,
+    even_confusion,
+    usual_lengths,
+)
 from simulator.request_life import Door, PoolOf, pool_by_output
 from simulator.run import TICK_S, Ran, Setup, simulate
 from simulator.tally import Tally
@@ -43,6 +56,12 @@ class Facts:
     usual: tuple[Usual, Usual, Usual]
 
     @property
+    def shares(self) -> tuple[float, float, float]:
+        """Of the output sizes S, M, L."""
+        small, medium, long = (sum(self.by_class[size::3]) / max(1, self.requests) for size in range(3))
+        return small, medium, long
+
+    @property
     def mean_context(self) -> float:
         """KV tokens of a running sequence, halfway through its answer."""
         return (self.input_tokens + self.output_tokens / 2) / max(1, self.requests)
@@ -68,7 +87,7 @@ def facts_of(trace: Iterable[Arrival], edges: Edges) -> Facts:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """`predictor` is "oracle", "live" or the accuracy of a predictor. `spec` has the operator's pools, or none."""
+    """`predictor` is one of lengths.NAMED or the accuracy of a predictor. `spec` has the operator's pools, or none."""
 
     spec: ServiceSpec
     model: EngineModel
@@ -113,7 +132,20 @@ class Case:
             return Oracle(edges)
         if self.predictor == "live":
             return Declared(Blend(None), edges)
+        if self.predictor == "long":
+            return Confused(ALWAYS_LONG, self.facts.usual, edges, self.seed)
+        if self.predictor in ("model", "none"):
+            return Calibrated(self._confusion(), self.facts.shares, self.facts.usual, edges, self.seed)
         return Confused(even_confusion(float(self.predictor)), self.facts.usual, edges, self.seed)
+
+    def _confusion(self) -> Sequence[Sequence[float]]:
+        """`model`: as the shipped model was measured on what was held out of its training, with history."""
+        if self.predictor == "none":
+            return TELLS_NOTHING
+        measured = read_model(SHIPPED).confusion
+        if measured is None:
+            raise ValueError("the shipped model tells no confusion")
+        return measured
 
     def limits(self, tp: int = 0, clock_mhz: int = 0, per_step: int = 0) -> InstanceLimits:
         """As many sequences as keep the TBT objective at the trace's mean context while a prompt is prefilled beside
@@ -169,8 +201,8 @@ def shipped_service(name: str, slo: Slo | None = None, edges: Edges | None = Non
 def make_case(
     spec: ServiceSpec, model: EngineModel, open_trace: OpenTrace, *, predictor: str = str(PAPER_ACCURACY), seed: int = 0
 ) -> Case:
-    if predictor not in ("oracle", "live") and not 0 <= _number(predictor) <= 1:
-        raise ValueError(f"the predictor is oracle, live or an accuracy from 0 to 1, not {predictor}")
+    if predictor not in NAMED and not 0 <= _number(predictor) <= 1:
+        raise ValueError(f"the predictor is {', '.join(NAMED)} or an accuracy from 0 to 1, not {predictor}")
     facts = facts_of(open_trace(), spec.edges)
     if not facts.requests:
         raise ValueError("the trace has no request that can be simulated")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Protocol
 
 from core.request import Prediction
@@ -15,6 +16,9 @@ from predictor.blend import Blend, Foretold
 from simulator.trace import Arrival
 
 ASSUMED_ACCURACY = 0.8
+NAMED = ("oracle", "live", "model", "none", "long")
+ALWAYS_LONG = ((0.0, 0.0, 1.0),) * 3
+TELLS_NOTHING = ((1.0, 1.0, 1.0),) * 3
 
 
 class Lengths(Protocol):
@@ -78,6 +82,53 @@ class Confused:
 
     def learn(self, arrival: Arrival) -> None:
         return
+
+
+class Calibrated:
+    """Draws a size as `Confused` does, but says what such a draw is worth: of all answers that get it, the shares of
+    the three sizes and the quantiles of their lengths. What a predictor says that knows how often it is wrong."""
+
+    def __init__(
+        self, confusion: Sequence[Sequence[float]], shares: Sequence[float], usual: Sequence[Usual], edges: Edges,
+        seed: int,
+    ) -> None:  # fmt: skip
+        """`shares` of the sizes among all answers."""
+        self._confusion = [[value / sum(row) for value in row] for row in confusion]
+        self._edges = edges
+        self._random = random.Random(f"calibrated {seed}")
+        self._by_draw = [self._said(draw, shares, usual) for draw in range(3)]
+
+    def _said(self, draw: int, shares: Sequence[float], usual: Sequence[Usual]) -> Prediction:
+        joint = [share * row[draw] for share, row in zip(shares, self._confusion, strict=True)]
+        total = sum(joint)
+        p = (joint[0] / total, joint[1] / total, joint[2] / total) if total else (0.0, 0.0, 1.0)
+        q50, q90, q99 = (mixed_quantile(p, usual, self._edges, q) for q in (0.5, 0.9, 0.99))
+        return Prediction(p, q50, q90, q99)
+
+    def predict(self, arrival: Arrival, room_tokens: int) -> Prediction:
+        true = SIZES.index(self._edges.output_size(arrival.output_tokens))
+        drawn, row = self._random.random(), self._confusion[true]
+        return self._by_draw[0 if drawn < row[0] else 1 if drawn < row[0] + row[1] else 2]
+
+    def learn(self, arrival: Arrival) -> None:
+        return
+
+
+def mixed_quantile(p: Sequence[float], usual: Sequence[Usual], edges: Edges, q: float) -> int:
+    """Of answers that are of each size with probability `p`. Within a size linear between its lower edge, its median,
+    its 90th percentile and its upper edge, which for L is taken at twice the 90th percentile."""
+    below = 0.0
+    for size, chance in enumerate(p):
+        if below + chance >= q and chance > 0:
+            inside, (q50, q90) = (q - below) / chance, usual[size]
+            low = (0, *edges.output)[size]
+            high = (*edges.output, 2 * q90)[size]
+            points = ((0.0, low), (0.5, q50), (0.9, q90), (1.0, high))
+            for (a, x), (b, y) in pairwise(points):
+                if inside <= b:
+                    return max(1, round(x + (y - x) * (inside - a) / (b - a)))
+        below += chance
+    return max(1, usual[2][1])
 
 
 Usual = tuple[int, int]  # median and 90th percentile of the lengths of one size

@@ -14,6 +14,7 @@ from typing import Any
 
 from core.service import SIZES, Edges, Slo
 from simulator.experiment import Experiment
+from simulator.lengths import NAMED
 from simulator.load import PoissonLoad
 
 Apply = Callable[[Experiment, Any], Experiment]
@@ -72,7 +73,7 @@ def keys() -> dict[str, Key]:
         "gpus": Key("a number of GPUs", _count(1), _of_experiment("gpus")),
         "static": Key("instances of singlepool", _count(1), _of_experiment("static_instances")),
         "pools": Key(f"a number from 2 to {MOST_POOLS}", _count(2, MOST_POOLS), _of_experiment("pools")),
-        "predictor": Key("oracle, live or an accuracy from 0 to 1", _predictor, _of_experiment("predictor")),
+        "predictor": Key(f"{', '.join(NAMED)} or an accuracy from 0 to 1", _predictor, _of_experiment("predictor")),
         "swept_on": Key(" or ".join(SWEPT_ON), _swept_on, _of_experiment("swept_on")),
         "power_cap": Key("watts above 0", _positive, _of_experiment("power_cap_w")),
         "scale": Key("copies of the trace, above 0", _positive, _scale),
@@ -147,7 +148,7 @@ def _edges(least: int, most: int) -> Callable[[str], tuple[int, ...]]:
 
 
 def _predictor(text: str) -> str:
-    if text not in ("oracle", "live") and not 0 <= float(text) <= 1:
+    if text not in NAMED and not 0 <= float(text) <= 1:
         raise ValueError
     return text
 

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from predictor.model_file import SHIPPED
+from predictor.records import read_records
 from tests.e2e.process import Gateway, write_config
 from tests.fakes import until
 
@@ -64,6 +65,8 @@ def test_it_learns_a_templates_length_and_routes_by_it(gateway: Gateway) -> None
     assert rows["terse"]["class"].endswith("S") and rows["wordy"]["class"].endswith("L")
     assert rows["terse"]["predicted"]["q50"] < rows["first"]["predicted"]["q50"] < rows["wordy"]["predicted"]["q50"]
     assert rows["terse"]["predicted"]["p"][0] > 0.5 > rows["wordy"]["predicted"]["p"][0]
+    records = read_records(gateway.run_log)
+    assert len(records) >= 35 and len({record.template for record in records}) == 2, "what training reads"
     after = predictor(gateway)
     assert (after["answers"], after["templates"]) == (35, 2)
 

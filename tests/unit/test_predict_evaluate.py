@@ -9,8 +9,11 @@ from typer.testing import CliRunner
 
 from commands import predict
 from commands.train import train
+from predictor.features import NAMES, Vocabulary, featurise
+from predictor.model import LengthModel
+from predictor.model_file import read_model
 from predictor.records import RecordError, read_records
-from predictor.scores import scored
+from predictor.scores import covered_by, reliability, scored
 from predictor.train import GRID, Level, _targets, split
 from predictor.train import train as fit
 
@@ -104,7 +107,7 @@ def test_a_cut_answer_counts_for_longer_lengths_only(tmp_path: Path) -> None:
     records = read_records(file)
     level = {"": Level(6.6439, 1.0)}
     _, shares, _ = _targets([records[:1], records[1:]], level)
-    assert shares[0][GRID.index(-1.0)] == 0.0 and shares[0][GRID.index(2.5)] > 0.9
+    assert shares[0][GRID.index(-1.0)] == 0.0 and shares[0][-1] > 0.9
 
 
 def test_scores_of_a_known_case() -> None:
@@ -119,3 +122,63 @@ def test_nothing_to_learn_from_is_said(tmp_path: Path) -> None:
     ran = CliRunner().invoke(app, ["train", str(file), "--out", str(tmp_path / "m.json")])
     assert ran.exit_code == 1 and "learn from" in ran.stderr
     assert fit  # the function that the command calls
+
+
+def served(index: int, **more: object) -> dict[str, object]:
+    long = index % 2
+    features = {"prompt_bytes": 9.0 if long else 4.0, "last_bytes": 9.0 if long else 4.0, "questions": 1.0 - long}
+    row = {
+        "kind": "request", "outcome": "completed", "service": "m", "template": "00ff", "max_tokens": None, "n": 1,
+        "features": {**features, "digits": index / 1000, "limit": 7.0},
+        "output_tokens": (500 + index % 60) if long else 20 + index % 9,
+    }  # fmt: skip
+    return {**row, **more}
+
+
+def test_a_run_log_trains_a_model_without_any_prompt(tmp_path: Path) -> None:
+    file, model = tmp_path / "run.jsonl", tmp_path / "m.json"
+    rows = [served(index) for index in range(400)]
+    others = [{"kind": "tick", "actions": []}, served(1, outcome="shed", output_tokens=None), served(2, features=None)]
+    file.write_text("\n".join(map(json.dumps, [*others, *rows])))
+    records = read_records(file)
+    assert len(records) == 400 and records[0].model == "m" and records[0].template == b"\x00\xff"
+    ran = CliRunner().invoke(app, ["train", str(file), "--out", str(model), "--json"])
+    assert ran.exit_code == 0, ran.output
+    body = read_model(model)
+    trained = LengthModel(body)
+    short, long = (trained.distribution(trained.features(records[at].asked)).quantile(0.5) for at in (0, 1))
+    assert long > 5 * short
+    assert body.confusion is not None and body.confusion[2][2] > 0 == body.confusion[0][2] + body.confusion[2][0]
+
+
+def test_of_a_run_log_that_kept_prompts_their_words_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    file.write_text(json.dumps(served(0, prompt="Write a poem", output_tokens=30, n=3, max_tokens=10)))
+    (record,) = read_records(file)
+    features = featurise(record.asked, Vocabulary([b"poem", b"write"]))
+    assert features.rows == (0, 1) and features.numbers[0] == 4.0 and record.output_tokens == 10 and record.cut
+    assert features.numbers[NAMES.index("limit")] == 0.0, "a limit is applied, not learnt"
+
+
+def test_terciles_come_of_first_halves_and_second_halves_are_scored(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    rows = [{"prompt": f"p{at}", "output_tokens": 10 + at % 30 + (1000 if at >= 60 else 0)} for at in range(120)]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    ran = CliRunner().invoke(app, ["predict", "eval", str(file), "--json"])
+    report = json.loads(ran.stdout)
+    assert report["n"] == 60 and report["edges"][""][1] < 40
+    assert report["baselines"]["always_long"]["accuracy"] == 1.0
+    history = report["with_history"]
+    assert sum(map(sum, history["confusion"])) == 60 and history["services"] is None
+    assert all(0 <= rest["q90_held"] <= 1 for rest in history["while_generating"])
+
+
+def test_reliability_and_coverage_of_a_known_case() -> None:
+    found = reliability([0, 0, 2, 1], [(0.9, 0.1, 0.0), (0.9, 0.1, 0.0), (0.9, 0.1, 0.0), (0.0, 1.0, 0.0)])
+    assert [(one.said, one.came_true, one.n) for one in found] == [
+        (0.0, 0.2, 5), (0.1, 0.0, 3), (0.925, 0.75, 4),
+    ]  # fmt: skip
+    names, held = ["a"] * 10 + ["b"] * 10 + ["c"], [1] * 9 + [9] + [1] * 10 + [1]
+    covered = covered_by(names, held, [5] * 21, 10)
+    assert covered is not None
+    assert (covered.services, covered.least, covered.most, covered.within_two_points) == (2, 0.9, 1.0, 0.5)

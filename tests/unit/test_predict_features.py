@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from predictor.features import NAMES, Asked, featurise, words_of
+from predictor.features import NAMES, Asked, Vocabulary, featurise, words_of
 
-VOCABULARY = {b"write": 0, b"poem": 1, b"code": 2}
+VOCABULARY = Vocabulary([b"write", b"poem", b"code"])
 
 
 def named(prompt: str, **more: object) -> dict[str, float]:
@@ -24,7 +24,8 @@ def test_any_request_has_features_and_always_the_same(
 ) -> None:
     asked = Asked(prompt, size, size, limit, limit, temperature=temperature, n=size)
     features = featurise(asked, VOCABULARY)
-    assert features == featurise(asked, dict(reversed(VOCABULARY.items())))
+    assert features == featurise(asked, Vocabulary([b"write", b"poem", b"code"]))
+    assert all(row < 3 for row in features.rows)
     assert len(features.numbers) == len(NAMES)
     assert all(abs(number) <= 32 for number in features.numbers)  # NaN fails too
 
@@ -55,6 +56,5 @@ def test_what_is_declared_shows() -> None:
     assert told["stop"] == told["tools"] == told["format"] == 1 and told["turns"] == 2
 
 
-def test_json_escapes_end_words() -> None:
-    assert words_of(rb"Write\npoem") == [b"write", b"poem"]
-    assert featurise(Asked(rb"Write\na poem"), VOCABULARY).rows == (0, 1)
+def test_words_are_looked_up_whatever_their_case_and_order() -> None:
+    assert featurise(Asked(b"CODE:\nWrite a poem, write code in words"), VOCABULARY).rows == (0, 1, 2)
