@@ -29,7 +29,7 @@ def train(
     from predictor.model import LengthModel, shipped_model
     from predictor.model_file import write_model
     from predictor.records import RecordError, read_records
-    from predictor.train import TrainError, held_out, split
+    from predictor.train import TrainError, as_templates, held_out, split
     from predictor.train import train as fit
 
     try:
@@ -59,11 +59,20 @@ def train(
     if held:
         from commands.predict import flat, table
 
-        scores = evaluate(held, LengthModel(body), SystemClock().now_s)
-        shipped = evaluate(held, shipped_model(), SystemClock().now_s)
-        report["held_out"] = {key: value for key, value in flat(scores).items() if key != "edges"}
-        report["shipped"] = {key: value for key, value in flat(shipped).items() if key != "edges"}
+        now_s = SystemClock().now_s
+        found = {
+            "held_out": ("classes by terciles of each model", evaluate(held, LengthModel(body), now_s)),
+            "at_edges": ("classes by the default edges", at_edges),
+            "as_templates": (
+                "all models taken for templates of one service, classes by its terciles",
+                evaluate(as_templates(held), LengthModel(body), now_s),
+            ),
+            "shipped": (
+                "the shipped model, which may have been trained on some of them, by terciles of each model",
+                evaluate(held, shipped_model(), now_s),
+            ),
+        }
+        report |= {name: {k: v for k, v in flat(one).items() if k != "edges"} for name, (_, one) in found.items()}
         if not as_json:
-            say("on prompts and models held out, classes by terciles of each model:\n" + table(scores))
-            say("the shipped model on the same answers (it may have been trained on some of them):\n" + table(shipped))
+            say("\n\n".join(f"held-out prompts and models, {title}:\n{table(one)}" for title, one in found.values()))
     say(json.dumps(report) if as_json else f"wrote {out}")

@@ -227,3 +227,8 @@ def held_out(parts: Split) -> list[Record]:
     cut = {record.model for record in parts.held if record.cut}
     kept = [record for record in parts.held if record.model in levels and record.model not in cut]
     return sorted(kept, key=lambda record: (_share(record.prompt_id + b"order"), record.model))
+
+
+def as_templates(records: Sequence[Record]) -> list[Record]:
+    """The same answers as if one service had given them, each model under a template of its own."""
+    return [replace(record, model="all", template=record.model.encode()) for record in records]
