@@ -14,6 +14,7 @@ from msgspec import Struct
 from core.recorder import Recorder
 
 KEPT = 200  # of each kind: clocks that move every five seconds push no death out
+SHOWN = 8  # actions of a tick in the detail of its event
 FRESH_ROWS = 20_000  # requests of one second; more are counted by the metrics, not shown here
 OPERATOR_FIELDS = {"kind", "t", "who", "action"}
 
@@ -49,7 +50,7 @@ class BoardEvents:
             self.fresh.append(row)
             return
         for kind, level, title, why in self._told(row):
-            self.add(_number(row.get("t")), kind, level, title, why, row)
+            self.add(_number(row.get("t")), kind, level, title, why, _brief(row))
 
     def add(self, t: float, kind: str, level: str, title: str, why: str, detail: Mapping[str, object]) -> None:
         kept = self._kept.setdefault(kind, deque(maxlen=KEPT))
@@ -133,6 +134,12 @@ def _clocks(actions: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str, st
     for (mhz, reason), number in turned.items():
         many = f"{number} instances" if number > 1 else "1 instance"
         yield "clock", "info", f"{many} to {mhz} MHz", str(reason)
+
+
+def _brief(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A row with the first few of its actions: a hundred clocks may turn in one tick."""
+    long = {name: row[name] for name in ("actions", "proposed") if len(row.get(name, ())) > SHOWN}
+    return {**row, **{name: [*some[:SHOWN], f"and {len(some) - SHOWN} more"] for name, some in long.items()}}
 
 
 def _number(value: object) -> float:

@@ -153,7 +153,7 @@ export class TimeChart {
     this.floor = this.bottom();
     const x = (t) => LEFT + ((t - this.from) / (this.to - this.from)) * (wide - LEFT - RIGHT);
     const y = (value) => TOP + (1 - (value - this.floor) / (top - this.floor)) * (this.height - TOP - BOTTOM);
-    this.axes(pen, wide, top, x, y);
+    this.axes(pen, wide, known ? top : null, x);
     if (known) {
       pen.save();
       pen.beginPath();
@@ -188,7 +188,7 @@ export class TimeChart {
     return this.floors.find((floor) => low >= floor) ?? this.floors[this.floors.length - 1];
   }
 
-  axes(pen, wide, top, x, y) {
+  axes(pen, wide, top, x) {
     const colour = this.colours();
     pen.font = this.font;
     pen.lineWidth = 1;
@@ -198,13 +198,13 @@ export class TimeChart {
     pen.textAlign = "right";
     const rungs = this.height < 130 ? 2 : 4;
     for (let i = 0; i <= rungs; i += 1) {
-      const value = this.floor + ((top - this.floor) * i) / rungs;
-      const at = Math.round(y(value)) + 0.5;
+      const value = this.floor + (((top ?? this.floor + 1) - this.floor) * i) / rungs;
+      const at = Math.round(TOP + (1 - i / rungs) * (this.height - TOP - BOTTOM)) + 0.5;
       pen.beginPath();
       pen.moveTo(LEFT, at);
       pen.lineTo(wide - RIGHT, at);
       pen.stroke();
-      pen.fillText(this.format(value), LEFT - 6, at);
+      if (top !== null) pen.fillText(this.format(value), LEFT - 6, at);
     }
     pen.textAlign = "center";
     pen.textBaseline = "alphabetic";

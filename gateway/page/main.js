@@ -133,13 +133,19 @@ const renderMode = () => {
 const ALERTS = {
   closing: () => data.snapshot?.closing && "The gateway is shutting down: no new request is taken.",
   error: () => data.snapshot?.controller_error && `The controller failed: ${data.snapshot.controller_error}`,
+  none: () => {
+    const without = (data.snapshot?.services || []).filter((s) => !s.pools.some((p) => p.states.ready)).map((s) => s.name);
+    return without.length > 0 && `No instance of ${without.join(", ")} is ready: requests wait, then are refused. The reasons stand under Events.`;
+  },
   guard: () => data.snapshot?.services.some((s) => s.plan?.at_maximum) && "Promises were broken for some minutes: everything runs at its fastest for five.",
   lost: () => data.state === "lost" && `No live figures${data.snapshot ? ` since ${clock(data.snapshot.t)}` : ""}. ${data.why} Trying again…`,
   key: () => data.state === "key" && "This gateway asks for an admin key: set it with the button Key.",
 };
 
 const renderAlerts = () => {
-  const words = Object.entries(ALERTS).map(([name, told]) => [name, told()]).filter(([, told]) => told);
+  const blind = data.state === "lost" || data.state === "key"; // what was true then is not known to be true now
+  const names = blind ? ["lost", "key"] : Object.keys(ALERTS);
+  const words = names.map((name) => [name, ALERTS[name]()]).filter(([, told]) => told);
   const key = JSON.stringify(words);
   if (key === renderAlerts.key) return;
   renderAlerts.key = key;
@@ -169,7 +175,7 @@ const render = () => {
   power.show(rows, span, snapshot.t, gap, unknown ? "Energy is not known: this service names no engine model (key profile)." : "");
   load.show(rows, span, snapshot.t, gap);
   kept.show(rows, span, snapshot.t, gap, "No request was judged in this time.");
-  text($("load-note"), snapshot.planning === "energy" ? "A forecast is of the mean of the five minutes that follow it and is drawn at their middle; the band reaches up to the peak that room is kept for." : "Nothing is forecast: controller.plan is configured.");
+  text($("load-note"), rows.some((row) => col("mean_rps")(row) !== null) ? "A forecast is of the mean of the five minutes that follow it and is drawn at their middle; the band reaches up to the peak that room is kept for." : "Nothing is forecast for this service.");
   events.render();
   pools.render();
   orders.render();

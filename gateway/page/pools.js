@@ -132,7 +132,8 @@ const fillTile = (tile, i, at) => {
   const percent = `${Math.round(Math.min(1, full) * 100)}%`;
   if (tile.bar.style.width !== percent) tile.bar.style.width = percent;
   attr(button, "data-state", open ? "failed" : state);
-  const name = `${i[at.id]}: ${state}, ${many(i[at.requests], "request")}, TP${i[at.tp]}, ${i[at.clock_mhz] || "no set"} MHz, ${watts(i[at.watts])}`;
+  const kv = i[at.kv_room] ? `, ${Math.round((100 * i[at.kv_tokens]) / i[at.kv_room])} % of the KV cache` : "";
+  const name = `${i[at.id]}: ${state}, ${many(i[at.requests], "request")}${kv}, TP${i[at.tp]}, ${i[at.clock_mhz] || "no set"} MHz, ${watts(i[at.watts])}`;
   attr(button, "aria-label", name);
   attr(button, "title", `${name}${i[at.reason] ? `\n${i[at.reason]}` : ""}`);
 };

@@ -48,7 +48,7 @@ export class RequestsView {
     this.table.hidden = !rows.length;
     this.empty.hidden = rows.length > 0;
     text(this.empty, this.which === "missed" ? "None of the latest requests missed its objectives." : "No request has ended yet.");
-    keyed(this.body, rows, (row) => `${row.id}${row.t}`, (row) => this.row(row), () => {});
+    keyed(this.body, rows, (row) => `${row.id}${row.t}${row.joules ?? ""}`, (row) => this.row(row), () => {});
   }
 
   row(row) {

@@ -2,8 +2,10 @@
 
 Usage: python -m tests.browser.measure [--viewers 5] [--seconds 30] [--rounds 3]      prints one JSON object
 
-CPU is the kernel's count of the gateway's process, with and without viewers in turns on the same gateway, so that what
-its prober and controller cost is in both. First paint is Chromium's own first-contentful-paint over loopback."""
+What a viewer costs: the kernel's count of the gateway's CPU, with and without ten times the viewers in turns on the same
+gateway, because what five cost is less than what its prober and controller vary by. What the one look a second and the one
+frame cost: CPU time of this process, which builds the same gateway without serving. First paint is Chromium's own
+first-contentful-paint over loopback."""
 
 from __future__ import annotations
 
@@ -15,23 +17,38 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
+import msgspec
 import psutil
 
+from core.clock import SystemClock
+from core.recorder import NullRecorder
+from gateway.board import Board
+from gateway.board_events import BoardEvents
+from gateway.config_file import load_config
+from gateway.wiring import build
 from tests.browser.conftest import LIVE, WIDE, chromium
 from tests.browser.many import Many
 from tests.e2e.process import ROOT, Gateway, service, write_config
 
 PAINTS = 7
+LOOKS = 200
+TIMES = 10
 FCP = "performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
 
 
-def started(folder: Path, many: Many) -> Gateway:
+def one_service(many: Many) -> dict[str, Any]:
     pools = [{"name": name, "serves": list(serves), "slots": 64, "tp": 4, "urls": urls} for name, serves, urls in
              (("short", "S", many.urls[:40]), ("long", "ML", many.urls[40:]))]  # fmt: skip
-    one = service(*pools, profile="llama-3.1-70b", context_tokens=8192)
-    return Gateway(write_config(folder, {"m": one}, health={"interval_s": 2.0}, controller={"interval_s": 1.0}))
+    return service(*pools, profile="llama-3.1-70b", context_tokens=8192)
+
+
+def started(folder: Path, many: Many) -> Gateway:
+    return Gateway(
+        write_config(folder, {"m": one_service(many)}, health={"interval_s": 2.0}, controller={"interval_s": 1.0})
+    )
 
 
 class Viewers:
@@ -67,6 +84,20 @@ def cpu_share(process: psutil.Process, seconds: float) -> float:
     return (after.user + after.system - before.user - before.system) / (time.monotonic() - began_s)
 
 
+def looking(folder: Path, many: Many) -> tuple[float, float]:
+    """CPU-seconds of one look and of one frame."""
+    config = load_config(write_config(folder, {"m": one_service(many)}, energy={"path": None}), {})
+    events = BoardEvents(NullRecorder())
+    board = Board(build(config, SystemClock(), events, {}), events)
+    spent = [0.0, 0.0]
+    for _ in range(LOOKS):
+        for place, work in enumerate((board.look, lambda: msgspec.json.encode(board.snapshot()))):
+            began_s = time.process_time()
+            work()
+            spent[place] += time.process_time() - began_s
+    return spent[0] / LOOKS, spent[1] / LOOKS
+
+
 def paints(url: str) -> list[float]:
     from playwright.sync_api import sync_playwright
 
@@ -100,22 +131,25 @@ def main() -> None:
             without, watched, frame_bytes = [], [], 0.0
             for _ in range(options.rounds):
                 without.append(cpu_share(process, options.seconds))
-                viewers = Viewers(gateway.url, options.viewers)
+                viewers = Viewers(gateway.url, TIMES * options.viewers)
                 watched.append(cpu_share(process, options.seconds))
                 viewers.end()
                 frame_bytes = viewers.bytes / max(1, viewers.frames)
             first_paint_ms = paints(gateway.url)
         finally:
             gateway.stop()
-            many.close()
+        look_s, frame_s = looking(Path(folder), many)
+    viewers_share = (statistics.median(watched) - statistics.median(without)) / TIMES
     json.dump({
         "page_bytes": sum(page.values()), "page": page, "frame_bytes": round(frame_bytes),
         "first_paint_ms": first_paint_ms, "first_paint_median_ms": statistics.median(first_paint_ms),
         "cpu_without": [round(one, 4) for one in without], "cpu_with": [round(one, 4) for one in watched],
-        "cpu_of_viewers": round(statistics.median(watched) - statistics.median(without), 4),
+        "look_ms": round(1000 * look_s, 3), "frame_ms": round(1000 * frame_s, 3),
+        "cpu_of_viewers": round(viewers_share, 4), "cpu_of_dashboard": round(viewers_share + look_s + frame_s, 4),
         "viewers": options.viewers, "instances": 100,
     }, sys.stdout, indent=1)  # fmt: skip
     print()
+    many.close()
 
 
 if __name__ == "__main__":

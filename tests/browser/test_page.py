@@ -341,6 +341,16 @@ def test_nothing_known_is_said_and_not_shown_as_nothing(start: Start, stage: Sta
     assert page.locator("#power-tag").is_hidden()
 
 
+def test_a_service_without_a_ready_instance_is_told(start: Start, tab: Open) -> None:
+    urls = ["http://127.0.0.1:9"]
+    dead = {"name": "all", "serves": ["S", "M", "L"], "slots": 8, "urls": urls}
+    gateway = start({"tiny": service(dead)}, ready=False)
+    page = tab().open(gateway.url)
+    wait_text(page, "#alerts", "No instance of tiny is ready")
+    page.wait_for_selector(".instances [data-state=failed]")
+    wait_text(page, "#event-list", "all-1 failed.*/health failed")
+
+
 def test_it_fits_a_phone(emulated: Gateway, tab: Open) -> None:
     page = tab(viewport=PHONE, color_scheme="dark").open(emulated.url)
     page.wait_for_selector("table.pools tbody tr")

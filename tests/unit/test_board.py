@@ -85,6 +85,14 @@ def test_clocks_of_one_kind_are_one_event_and_a_standing_proposal_is_told_once(e
     ]
 
 
+def test_a_tick_that_turns_a_hundred_clocks_is_told_briefly(events: BoardEvents) -> None:
+    clock = {"action": "setclock", "clock_mhz": 1200, "reason": "0.5 of the planned load on 100"}
+    events.record({"kind": "tick", "t": 1.0, "actions": [{**clock, "instance_id": str(i)} for i in range(100)]})
+    (event,) = events.since(0)
+    assert event.title == "100 instances to 1200 MHz"
+    assert len(event.detail["actions"]) == 9 and event.detail["actions"][-1] == "and 92 more"
+
+
 def test_alike_within_a_second_are_counted_and_one_kind_pushes_out_no_other(events: BoardEvents) -> None:
     events.record({"kind": "tick_failed", "t": 0.0, "error": "first"})
     for t in (1.0, 1.2, 1.4, 3.0):
