@@ -68,7 +68,7 @@ def check(arrivals: list[Arrival], seed: int, share: float) -> dict[str, Any]:
     )
     traffic = Traffic(logged, 0.0, on.duration_s, 20.0)
     how = Served(GPUS, True, Settings(), TICK_S)
-    said = savings(spec, traffic, how, "singlepool", on.meter.per_bin_j, 1.0, range(3))
+    said = savings(spec, traffic, how, "singlepool", on.meter.per_bin_j, 1.0, on.by_cause(), range(2))
     instances = said.instances or 1
     static = case.setup((case.pool("all", SIZES, instances),), instances * case.tp)
     off = simulate(replace(static, model=physics), case.open_trace())

@@ -150,6 +150,7 @@ def _told(one: Saved) -> dict[str, Any]:
         "meter_kwh": one.meter_j / J_PER_KWH,
         "simulated_kwh": one.simulated_j / J_PER_KWH,
         "meter_to_simulated": one.ratio,
+        "meter_to_simulated_by_cause": one.ratios,
         "baseline_simulated_kwh": one.baseline_j / J_PER_KWH,
         "baseline_instances": one.instances,
         "would_save_kwh": None if one.proposed is None else one.proposed.kwh(),
@@ -158,7 +159,7 @@ def _told(one: Saved) -> dict[str, Any]:
 
 def _by_service(disk: sqlite3.Connection, span: Span, config: Config, baseline: str, seeds: int) -> dict[str, Saved]:
     from gateway.config import to_services
-    from gateway.ledger_query import joules_by_window
+    from gateway.ledger_query import joules_by_window, lines_between
     from gateway.ledger_store import WINDOW_S
     from simulator.savings import Served, read_traffic, savings
 
@@ -172,7 +173,10 @@ def _by_service(disk: sqlite3.Connection, span: Span, config: Config, baseline: 
                 continue
             metered_j = joules_by_window(disk, spec.name, traffic.begins_s, traffic.ends_s)
             served = Served(config.controller.gpus, planned, _settings(config), config.controller.interval_s)
-            found[spec.name] = savings(spec, traffic, served, baseline, metered_j, WINDOW_S, range(seeds), bar.note)
+            lines_j = lines_between(disk, spec.name, traffic.begins_s, traffic.ends_s)
+            found[spec.name] = savings(
+                spec, traffic, served, baseline, metered_j, WINDOW_S, lines_j, range(seeds), bar.note
+            )
     return found
 
 

@@ -24,11 +24,13 @@ INCORRECT = "Incorrect API key provided."
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The holder of a key. `services` None = all; `requests_per_minute` None = no limit."""
+    """The holder of a key. `services` None = all; a limit per minute that is None = no limit."""
 
     name: str
     services: tuple[str, ...] | None = None
     requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    joules_per_minute: int | None = None
 
     def may_use(self, service: str) -> bool:
         return self.services is None or service in self.services
@@ -77,7 +79,9 @@ class Keyring:
 
 def _identity(key: AdminKey) -> Identity:
     if isinstance(key, ClientKey):
-        return Identity(key.name, key.services, key.requests_per_minute)
+        return Identity(
+            key.name, key.services, key.requests_per_minute, key.tokens_per_minute, key.joules_per_minute
+        )  # fmt: skip
     return Identity(key.name)
 
 

@@ -59,6 +59,8 @@ class AdminKey(Section):
 class ClientKey(AdminKey):
     services: Items[Name] | None = Field(default=None, description="Services that the key may use. null = all.")
     requests_per_minute: Count | None = Field(default=None, description="Requests per minute. null = no limit.")
+    tokens_per_minute: Count | None = Field(default=None, description="Tokens, prompts' and answers'. null = no limit.")
+    joules_per_minute: Count | None = Field(default=None, description="Joules of its requests. null = no limit.")
 
 
 class Auth(Section):

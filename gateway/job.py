@@ -51,6 +51,7 @@ class Job:
     ask: Ask | None = None
     weighed: Weighed | None = None  # what the instance of the last attempt was chosen from
     plan: ServicePlan | None = None  # in force when it arrived
+    reserved: dict[str, float] = field(default_factory=dict)  # tokens and joules of its key's budget, until settled
     bill: Bill | None = None  # of its joules; none before it was sent anywhere
     stint: Stint | None = None  # of the attempt under way, or of the last one
 

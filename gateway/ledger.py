@@ -22,6 +22,7 @@ from profiles.engine_model import EngineModel
 
 PATIENCE_S = 30.0  # a counter that is not read for longer is done without until it is back
 FLUSH_S = 2.0
+PRICE_GAIN = 0.05  # of a request in the joules that the next one is foretold to cost
 CAUSES = ("prefill", "decode", "idle", "parked", "starting", "switching", "residual")
 LINES = {
     State.STARTING: "starting", State.READY: "idle", State.DRAINING: "switching", State.PARKED: "parked",
@@ -88,6 +89,7 @@ class Ledger:
         self._seats: dict[str, Seat] = {}
         self._factors: dict[tuple[str, int, int], Factors] = {}
         self._ended: list[Bill] = []
+        self._prices: dict[str, list[float]] = {}  # by service: joules of a prompt token and of an answer's
         self._batch = Batch()
         self._flush_due_s = 0.0
 
@@ -121,6 +123,22 @@ class Ledger:
                 seat.seq_w = self._first_seq_w(seat)
             joules += (now_s - since_s) * stint.sequences * seat.seq_w
         return joules
+
+    def foretell(self, fleet: Fleet, input_tokens: int, output_tokens: int) -> float:
+        """Joules of a request before it is sent, at what the service's requests have cost of late; before the first
+        has ended, at what the engine model says of eight that run together."""
+        price = self._prices.get(fleet.spec.name)
+        if price is None:
+            price = self._prices[fleet.spec.name] = first_price(fleet)
+        return input_tokens * price[0] + output_tokens * price[1]
+
+    def _learn_price(self, bill: Bill, end: Ended) -> None:
+        price = self._prices.get(bill.service)
+        if price is None or not bill.joules:
+            return
+        for place, joules, tokens in ((0, bill.prefill_j, end.input_tokens), (1, bill.decode_j, end.output_tokens)):
+            if tokens:
+                price[place] += PRICE_GAIN * (joules / tokens - price[place])
 
     def quality(self, stint: Stint) -> str:
         """Of a request's joules: attributed where a counter is shared out, modelled where none is."""
@@ -310,7 +328,10 @@ class Ledger:
                 end.output_tokens, int(end.attained), bill.prefill_j, bill.decode_j,
                 "modelled" if bill.modelled else "attributed",
             ))  # fmt: skip
+            self._learn_price(bill, end)
             self.on_settled(bill)
+            if bill.on_settled is not None:
+                bill.on_settled(bill)
 
     def _tell(self, wall_s: float) -> None:
         watts, pools = dict.fromkeys(CAUSES, 0.0), dict[tuple[str, str], float]()
@@ -339,3 +360,14 @@ class Ledger:
 
     def _account(self, bill: Bill, pool: str, wall_s: float) -> list[float]:
         return self._batch.account((wall_s // ACCOUNT_S * ACCOUNT_S, bill.service, pool, bill.size_class, bill.key))
+
+
+def first_price(fleet: Fleet) -> list[float]:
+    """Joules of a prompt token and of an answer's by the engine model, eight sequences running together."""
+    model, pool = fleet.model, fleet.spec.pools[0]
+    if model is None or pool.tp not in model.points:
+        return [0.0, 0.0]
+    tp, mhz = pool.tp, pool.clock_mhz or max(model.clocks_mhz)
+    prompt_j = model.watts(tp, mhz, 8, 512) * model.point(tp).prefill_per_token_s
+    step_s = model.decode_step_s(tp, mhz, 8, 8 * model.context_tokens)
+    return [prompt_j, model.watts(tp, mhz, 8) * step_s / 8]

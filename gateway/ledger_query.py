@@ -138,6 +138,16 @@ def joules_by_window(disk: sqlite3.Connection, service: str, begins_s: float, en
     return bins
 
 
+def lines_between(disk: sqlite3.Connection, service: str, begins_s: float, ends_s: float) -> dict[str, float]:
+    """Joules of a service by the simulator's causes, in the windows that lie between for the most part."""
+    row = disk.execute(
+        f"select {_added('prefill_j', 'decode_j')}, coalesce(sum(idle_j + parked_j), 0.0), "
+        "coalesce(sum(starting_j + switching_j), 0.0) from windows where service = ? and t >= ? and t < ?",
+        (service, begins_s - WINDOW_S / 2, ends_s - WINDOW_S / 2),
+    ).fetchone()
+    return dict(zip(("prefill", "decode", "idle", "switching"), row, strict=True))
+
+
 def _shares(from_s: float, to_s: float) -> list[tuple[int, float]]:
     first = int(from_s // WINDOW_S)
     edge_s = min(to_s, (first + 1) * WINDOW_S)

@@ -26,6 +26,7 @@ from core.request import Ask, Outcome
 from gateway.asked import HINT_HEADER
 from gateway.attempt import LEAVING, AttemptFailed, died
 from gateway.auth import Identity, Keyring, RateLimiter
+from gateway.budgets import Budgets, tokens_spent
 from gateway.client import Client, Headers
 from gateway.config import Limits
 from gateway.dialect import Dialect, Route, error_body, error_event
@@ -64,6 +65,7 @@ class Gateway:
         self.limiter = limiter
         self.relay = Relay(limits, clock, metrics, ledger)
         self.ledger = ledger
+        self.budgets = Budgets(clock, self._foretold_j)
         self.clock = clock
         self.recorder = recorder
         self.metrics = metrics
@@ -155,6 +157,7 @@ class Gateway:
         tbt_s = header_seconds(client.header(b"x-slo-tpot-ms"), "x-slo-tpot-ms", spec.slo.tbt_s)
         job.timing = timing = Timing(job.received_s, ttft_s, tbt_s)
         timing.parse_s = parsed_s - job.received_s
+        self.budgets.reserve(job)
         ask = make_ask(spec, sized, parsed, job.request_id, job.received_s, ttft_s, tbt_s)
         if job.route.generates:
             service.counts.asked(PLACES[sized.name], sized.input_tokens)
@@ -248,6 +251,14 @@ class Gateway:
             return True
         return failure.vanished and service.fleet.launcher.managed
 
+    def _foretold_j(self, job: Job) -> float:
+        """Joules that a request is likely to cost."""
+        service, sized, parsed = job.service, job.sized, job.parsed
+        if service is None or sized is None or parsed is None:
+            return 0.0
+        output = parsed.sequences * sized.prediction.q50_tokens
+        return self.ledger.foretell(service.fleet, sized.input_tokens, output)
+
     def _record(self, job: Job, outcome: Outcome) -> None:
         row = make_row(job, outcome, self.clock.wall_s(), self.clock.now_s())
         service, parsed = job.service, job.parsed
@@ -263,7 +274,13 @@ class Gateway:
                 service.counts.completed(place, job.usage[1] if job.usage else 0, bool(row["attained"]))
             else:
                 service.counts.missed(place)
-        if job.bill is not None:
+        if job.reserved:
+            self.budgets.settle(job, "tokens", tokens_spent(job))
+        if job.bill is None:
+            self.budgets.settle(job, "joules", 0.0)
+        else:
+            if job.reserved:  # what it cost is known when its last counters are read
+                job.bill.on_settled = lambda bill: self.budgets.settle(job, "joules", bill.joules)
             self.ledger.finished(job.bill, ended_of(row))
         self.metrics.finished(row, job.timing)
         self.recorder.record(row)

@@ -6,10 +6,12 @@ the meter's own time (pools/attribution.py)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from msgspec import Struct
 
 
-class Ended(Struct, frozen=True, gc=False):  # none of these refers to what refers to it
+class Ended(Struct, frozen=True, gc=False):  # it refers to nothing
     """How a request ended, as its row in the run log says. `wall_s` is Unix time."""
 
     wall_s: float
@@ -20,7 +22,7 @@ class Ended(Struct, frozen=True, gc=False):  # none of these refers to what refe
     attained: bool
 
 
-class Bill(Struct, eq=False, gc=False):
+class Bill(Struct, eq=False):
     """The joules of one request so far. `open`: stints that are not settled to their end. `modelled`: a part of it was
     read from no counter."""
 
@@ -33,6 +35,7 @@ class Bill(Struct, eq=False, gc=False):
     open: int = 0
     modelled: bool = False
     ended: Ended | None = None
+    on_settled: Callable[[Bill], None] | None = None  # told once, when all of it is known
 
     @property
     def joules(self) -> float:

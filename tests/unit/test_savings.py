@@ -6,6 +6,7 @@ import json
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,11 +17,14 @@ from core.service import Edges, InstanceLimits, LauncherSpec, PoolSpec, ServiceS
 from gateway.ledger_query import joules_by_window
 from gateway.ledger_store import SCHEMA, Batch, add
 from joulegate import app
-from simulator.savings import Interval, Served, Traffic, read_traffic, savings
+from simulator.savings import CAUSES, Interval, Served, Traffic, _ratios, _saved, read_traffic, savings
 
 T = 1_800_000_000.0
 POOL = PoolSpec("all", ("S", "M", "L"), 2, 1, 1980, InstanceLimits(64, 0, 2048))
 SPEC = ServiceSpec("svc", "m", 8192, Slo(), Edges(), (POOL,), LauncherSpec("emulated"), profile="llama-3.1-8b")
+
+
+EVEN = dict.fromkeys(CAUSES, 0.0)  # nothing is told by cause: the ratio of the whole holds for each
 
 
 def row(n: int, **more: Any) -> dict[str, Any]:
@@ -58,9 +62,9 @@ def test_a_run_log_gives_what_was_asked_and_foretold(log: Path) -> None:
 
 def test_what_was_served_by_the_baseline_itself_saves_nothing(log: Path) -> None:
     served = Served(0, False, Settings(), 1.0)
-    first = savings(SPEC, traffic(log), served, "configured", [1.0] * 20, 10.0, [0])
+    first = savings(SPEC, traffic(log), served, "configured", [1.0] * 20, 10.0, EVEN, [0])
     metered = [first.simulated_j / 20] * 20
-    found = savings(SPEC, traffic(log), served, "configured", metered, 10.0, [0, 1])
+    found = savings(SPEC, traffic(log), served, "configured", metered, 10.0, EVEN, [0, 1])
     assert found.saved.mid == pytest.approx(0, abs=1e-6 * found.meter_j) and found.ratio == pytest.approx(1)
     assert found.saved.low < 0 < found.saved.high
     assert found.proposed is not None  # what the controller, which only watched, would have done
@@ -68,19 +72,37 @@ def test_what_was_served_by_the_baseline_itself_saves_nothing(log: Path) -> None
 
 def test_a_meter_above_the_simulator_raises_the_baseline_alike_and_widens_the_interval(log: Path) -> None:
     served = Served(0, False, Settings(), 1.0)
-    once = savings(SPEC, traffic(log), served, "singlepool", [1.0] * 20, 10.0, [0])
-    even = savings(SPEC, traffic(log), served, "singlepool", [once.simulated_j / 20] * 20, 10.0, [0])
-    more = savings(SPEC, traffic(log), served, "singlepool", [1.2 * once.simulated_j / 20] * 20, 10.0, [0])
+    once = savings(SPEC, traffic(log), served, "singlepool", [1.0] * 20, 10.0, EVEN, [0])
+    even = savings(SPEC, traffic(log), served, "singlepool", [once.simulated_j / 20] * 20, 10.0, EVEN, [0])
+    more = savings(SPEC, traffic(log), served, "singlepool", [1.2 * once.simulated_j / 20] * 20, 10.0, EVEN, [0])
     assert more.saved.mid == pytest.approx(1.2 * even.saved.mid) and even.instances == 1
     assert more.saved.high - more.saved.low > even.saved.high - even.saved.low
+
+
+def spent(**joules: float) -> Any:
+    total_j = sum(joules.values())
+    energy = (SimpleNamespace(tp=8, total_j=total_j),)
+    return SimpleNamespace(by_cause=lambda: {**EVEN, **joules}, joules=total_j, energy=energy)
+
+
+def test_each_cause_is_corrected_by_its_own_ratio_and_causes_that_differ_widen_the_interval() -> None:
+    ran = spent(idle=100.0, decode=100.0, prefill=1.0)
+    ratios = _ratios(191.1, {**EVEN, "idle": 80.0, "decode": 110.0, "prefill": 1.1}, ran)
+    assert ratios == {"idle": 0.8, "decode": 1.1, "prefill": pytest.approx(191.1 / 201), "switching": 191.1 / 201}
+    said = _saved(191.1, [ratios], 0.0, [1.0], {8}, [spent(decode=400.0)])
+    assert said.mid == pytest.approx(440 - 191.1) and said.high - said.mid == pytest.approx(400 * 0.1)
+    even = _saved(191.1, [dict.fromkeys(CAUSES, 1.0)], 0.0, [1.0], {8}, [spent(decode=400.0)])
+    assert even.high == even.low == pytest.approx(400 - 191.1)
+    elsewhere = _saved(191.1, [dict.fromkeys(CAUSES, 1.0)], 0.0, [1.0], {4}, [spent(decode=400.0)])
+    assert elsewhere.high - elsewhere.mid == pytest.approx(0.05 * 400)  # no meter has seen TP8
 
 
 def test_an_unknown_baseline_and_an_empty_meter_are_told(log: Path) -> None:
     served = Served(0, False, Settings(), 1.0)
     with pytest.raises(ValueError, match="singlepool or configured"):
-        savings(SPEC, traffic(log), served, "best", [1.0], 10.0, [0])
+        savings(SPEC, traffic(log), served, "best", [1.0], 10.0, EVEN, [0])
     with pytest.raises(ValueError, match="no joule"):
-        savings(SPEC, traffic(log), served, "singlepool", [0.0], 10.0, [0])
+        savings(SPEC, traffic(log), served, "singlepool", [0.0], 10.0, EVEN, [0])
 
 
 def test_errors_of_two_services_are_independent() -> None:
@@ -155,5 +177,5 @@ def test_the_command_says_why_it_cannot(config: Path, tmp_path: Path) -> None:
 
 
 def test_a_service_that_served_with_a_plan_is_replayed_with_one(log: Path) -> None:
-    planned = savings(SPEC, traffic(log), Served(8, True, Settings(), 1.0), "configured", [1e4] * 20, 10.0, [0])
+    planned = savings(SPEC, traffic(log), Served(8, True, Settings(), 1.0), "configured", [1e4] * 20, 10.0, EVEN, [0])
     assert planned.proposed is None and planned.simulated_j <= replace(planned).baseline_j * 1.001
