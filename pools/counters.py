@@ -35,7 +35,7 @@ class Counted:
 
 class Counters(Protocol):
     """`quality` of what it reads: an emulated engine's counter is a model's. `from_zero`: a counter begins with its
-    instance, so that its first value is what the start has cost."""
+    instance, so that its first value is what the start has cost, where it is no older than the instance is known."""
 
     quality: Quality
     from_zero: bool
