@@ -14,7 +14,7 @@ ENGINE ?= emulated
 PAPER ?=
 STAMP := $(VENV)/.installed
 
-.PHONY: help install serve test test-unit test-e2e test-vllm test-browser test-prometheus check format lock replay bench bench-self agent-kills plans chaos paper clean
+.PHONY: help install serve test test-unit test-e2e test-vllm test-browser test-prometheus check format lock replay bench bench-self agent-kills gateway-kills reshards plans chaos paper clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -81,8 +81,16 @@ bench-self: install ## joulegate against itself: how large a difference is noise
 agent-kills: install ## kill -9 of agent, gateway and controller in every combination, 100 runs: are clocks undone in time?
 	$(BIN)/python -m bench.agent_kills
 
+gateway-kills: install ## kill -9 of whole gateways and of the agent, 30 runs: clocks undone in time, no instance lost or doubled?
+	$(BIN)/python -m bench.gateway_kills
+
+reshards: install ## ten minutes of re-shards under load on real vLLM servers (CPU): does a request fail?
+	bash tests/vllm/install.sh
+	.venv-vllm/bin/python tests/vllm/build_tiny_model.py
+	$(BIN)/python -m bench.reshards
+
 plans: install ## a thousand random plans on fleets of emulated and process launchers, children in this process: is each reached?
-	PLANS=1000 $(BIN)/pytest -s tests/scenario/test_random_plans.py
+	PLANS=1000 $(BIN)/pytest -s --timeout 3600 tests/scenario/test_random_plans.py
 
 chaos: install ## streams under faults for DURATION seconds with SEED on ENGINE=emulated|vllm, every answer checked: build/chaos.json
 	$(BIN)/python -m tests.chaos.run --engine $(ENGINE) --duration $(DURATION) --seed $(SEED)

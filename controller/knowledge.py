@@ -24,6 +24,7 @@ class Settings:
     eta: float = 1.0
     merge: bool = True  # a pool may hand its classes to the next larger one
     spare: bool = False
+    park: bool = False  # what is not needed sleeps for a while before it ends
     floor: int = 2
     most_changes: int = 4
     switches_per_hour: float = 24.0

@@ -6,14 +6,15 @@ what replaces it is READY, and never below the floor. Starts that keep failing a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
 
 from controller.placement import Ground, Kind, placed, room_now
-from core.instances import Action, Forget, Resume, SeenInstance, Shape, Start, State, Stop
+from core.instances import Action, Forget, Park, Resume, SeenInstance, Shape, Start, State, Stop, Wake
 
 BACKOFF_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)  # before the n-th start in a row that did not become ready
-LIVE = (State.STARTING, State.READY, State.PARKED)
+LIVE = (State.STARTING, State.READY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,18 +30,25 @@ class Wanted:
     floor: int = 1
     drain: bool = True
     ground: Ground | None = None  # where several islands of GPUs are known
+    park_s: Mapping[int, float] = field(default_factory=dict)  # by TP, how long one that is not needed may sleep
+    now_s: float = 0.0
 
 
 def steps(wanted: Wanted, instances: Sequence[SeenInstance], reason: str) -> list[Action]:
     """`instances`: those of this service that are the controller's, dead ones left out."""
     actions: list[Action] = []
     live = [i for i in instances if i.state in LIVE or i.held]
+    asleep = [i for i in instances if i.state is State.PARKED]
     draining = [i for i in instances if i.state is State.DRAINING and not i.held]
     missing: dict[Kind, int] = {}
     for kind, count in wanted.counts.items():
         short = count - sum(1 for i in live if _kind(i) == kind)
         for instance in [i for i in draining if _kind(i) == kind and i.running][: max(0, short)]:
             actions.append(Resume(instance.id, f"{reason}: wanted again"))
+            short -= 1
+        for instance in [i for i in asleep if _kind(i) == kind][: max(0, short)]:
+            actions.append(Wake(instance.id, f"{reason}: wanted again"))
+            asleep.remove(instance)
             short -= 1
         if short > 0:
             missing[kind] = short
@@ -55,10 +63,26 @@ def steps(wanted: Wanted, instances: Sequence[SeenInstance], reason: str) -> lis
     else:
         started, surplus = list(_starts(wanted, missing, reason, instances)), list(_surplus(wanted, live))
     actions += started
+    actions += _slept_enough(wanted, asleep, bool(missing) and not started)
     if surplus and wanted.drain:
         on_the_way = len(started) + (len(draining) if missing else 0)
-        actions += _stops(wanted, live, surplus, missing, on_the_way, reason)
+        stops = _stops(wanted, live, surplus, missing, on_the_way, reason)
+        actions += stops if missing else _parked(wanted, stops, surplus)
     return actions
+
+
+def _parked(wanted: Wanted, stops: Iterable[Stop], surplus: Sequence[SeenInstance]) -> Iterator[Action]:
+    """One that runs nothing and can sleep is put to sleep rather than ended: it may be wanted again."""
+    idle = {i.id for i in surplus if i.state is State.READY and i.parks and not i.running and wanted.park_s.get(i.tp)}
+    return (Park(stop.instance_id, stop.reason) if stop.instance_id in idle else stop for stop in stops)
+
+
+def _slept_enough(wanted: Wanted, asleep: Sequence[SeenInstance], gpus_wanted: bool) -> Iterator[Stop]:
+    """A sleeper ends when its sleep has cost what its next start would, or when its GPUs are wanted. Where nobody says
+    what that costs, whoever put it to sleep lets it sleep."""
+    for instance in asleep:
+        if gpus_wanted or wanted.now_s - instance.since_s >= wanted.park_s.get(instance.tp, inf):
+            yield Stop(instance.id, "its GPUs are wanted" if gpus_wanted else "asleep for what a start would cost")
 
 
 def _kind(instance: SeenInstance) -> Kind:
@@ -154,7 +178,7 @@ def barred_out(
     ready = [i for i in usable if i.state is State.READY]
     left = sum(1 for i in doomed if i.state is State.READY)
     for instance in doomed:
-        if instance.state not in LIVE:
+        if instance.state not in (*LIVE, State.PARKED):
             continue
         needed = sum(count for (pool, _), count in wanted.counts.items() if pool == instance.pool)
         replaced = sum(1 for i in ready if i.pool == instance.pool) >= needed

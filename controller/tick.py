@@ -30,7 +30,7 @@ from controller.overrides import (
     take_out,
 )
 from controller.placement import Ground
-from controller.planning import ServicePlan
+from controller.planning import ServicePlan, switch_joules
 from controller.reconcile import BACKOFF_S, LIVE, Wanted, barred_out, dead, steps
 from controller.state import ControllerState, Decision, ServiceState
 from core.instances import AS_CONFIGURED, Action, Seen, SeenInstance, SeenService, Start, State, Steer
@@ -227,7 +227,21 @@ def _wanted(one: ServiceState, view: View, knowledge: Knowledge) -> tuple[Wanted
             shapes[pool.name, pool.tp] = AS_CONFIGURED
     counts, shapes = bounded(view.overrides, pools, counts, shapes)
     reason = f"the plan of {one.plan.at_s:.0f} s for {one.plan.mean_rps:.1f} to {one.plan.upper_rps:.1f} requests/s"
-    return Wanted(view.name, counts, shapes, settings.most_changes, gpus, settings.floor), reason
+    park_s = _park_s(knowledge, view.name) if settings.park else {}
+    return Wanted(
+        view.name, counts, shapes, settings.most_changes, gpus, settings.floor, park_s=park_s, now_s=seen.now_s
+    ), reason
+
+
+def _park_s(knowledge: Knowledge, name: str) -> dict[int, float]:
+    """By TP, how long an instance may sleep: until that has cost what its next start would. Whenever it is wanted
+    again, that spends at most twice what foreknowledge would (the ski-rental rule)."""
+    known = knowledge.services[name]
+    model = known.model
+    if model is None or model.parked_w <= model.bare_idle_w:
+        return {}
+    extra_w = model.parked_w - model.bare_idle_w
+    return {tp: switch_joules(name, model, tp, known.switch_j).start_j / (extra_w * tp) for tp in model.points}
 
 
 def _patient(

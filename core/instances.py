@@ -36,6 +36,7 @@ class SeenInstance:
     tbt_limit_s: float = inf  # the tightest among those who run there
     clock_knob: bool = False  # its clock can be written
     gpus: tuple[str, ...] = ()  # their UUIDs, where they are known
+    parks: bool = False  # it can be put to sleep, as far as is known
 
 
 @dataclass(frozen=True, slots=True)

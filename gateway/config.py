@@ -128,6 +128,11 @@ class Controller(Section):
     node_gpus: Literal[1, 2, 4, 8, 16] = Field(default=8, description="GPUs of one machine: no instance spans two.")
     eta: float = Field(default=1.0, ge=0, le=1, description="1 = only joules count in a plan, 0 = only latency.")
     spare: bool = Field(default=False, description="The load must fit without the largest instance, too (N+1).")
+    park: bool = Field(
+        default=False,
+        description="Put instances that are not needed to sleep (vLLM's --enable-sleep-mode, VLLM_SERVER_DEV_MODE=1) "
+        "for as long as their next start would cost, before they end.",
+    )
     power_cap_w: float | None = Field(default=None, gt=0, description="Most watts that instances may draw. null: none.")
     transitions: str | None = Field(
         default="build/transitions.json",

@@ -51,6 +51,7 @@ class Member:
     wanted_mhz: int = 0  # the clock it is to run at; 0: its GPUs' default
     set_mhz: int | None = None  # the clock that was written and confirmed; None: nobody has, or it was undone
     epoch: int | None = None  # the lease under which it was
+    sleepless: bool = False  # it was asked to sleep, and refused
     knob_refused: str = ""  # why its clock cannot be written now
 
 
@@ -136,7 +137,7 @@ class Fleet:
             return
         member.resumable = resumable
         dead = member.instance.state is State.FAILED and member.instance.adopted  # it may come back, and must not serve
-        if dead or member.instance.state in (State.READY, State.STARTING):
+        if dead or member.instance.state in (State.READY, State.STARTING, State.PARKED):
             self._move(member, State.DRAINING, reason)
         member.instance.leave = move or member.instance.leave
 
@@ -183,6 +184,7 @@ class Fleet:
             self._transitions.end("park", instance_id)
         except KnobRefused as refused:
             self._transitions.drop(instance_id)
+            member.sleepless = True
             self._move(member, State.READY, f"cannot sleep: {refused}")
 
     async def wake(self, instance_id: str, reason: str) -> None:
@@ -312,6 +314,7 @@ class Fleet:
                 self.spec.name,
                 held=m.resumable and m.instance.state is State.DRAINING,
                 clock_knob=self.knobs.clock and not m.knob_refused,
+                parks=self.launcher.managed and not m.sleepless,
             )
             for m in self.members.values()
         ]

@@ -121,11 +121,13 @@ class Instance:
             self.leave = False
         self.reason = reason
 
-    def seen(self, service: str, *, held: bool = False, clock_knob: bool = False) -> SeenInstance:
+    def seen(
+        self, service: str, *, held: bool = False, clock_knob: bool = False, parks: bool = False
+    ) -> SeenInstance:  # fmt: skip
         return SeenInstance(
             self.id, service, self.pool, self.tp, self.state, self.requests, self.since_s, self.adopted, held,
             self.clock_mhz, self.sequences, self.kv_tokens, self.prefill_tokens, self.tbt.limit_s, clock_knob,
-            self.gpus,
+            self.gpus, parks,
         )  # fmt: skip
 
     def open_to(self, now_s: float) -> bool:

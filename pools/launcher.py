@@ -135,7 +135,7 @@ class ProcessLauncher:
             f"{self._service.name}/{instance_id}",
             [_fill(word, values) for word in argv],
             self._environment | {k: _fill(v, values) for k, v in extra.items()},
-            _about(pool, place, self._print()),
+            _about(pool, place, self._print()) | {"nvml_state": values["nvml_state"]},
             Path(spec.log_dir) / f"{instance_id}.log",
         )
         return place
@@ -186,6 +186,9 @@ class ProcessLauncher:
             return None
         limits = InstanceLimits(about["slots"], about["kv_tokens"], about["step_tokens"])
         place = Place("127.0.0.1", about["port"], tuple(about["gpus"]))
+        known = self._emulated_gpus()  # empty while the agent does not answer: that is no reason to end anything
+        if self._service.launcher.kind == "emulated" and known and about.get("nvml_state") != known:
+            return None
         others = {gpu for held in self._gpus.held.values() for gpu in held}
         if others.intersection(place.gpus) or (not place.gpus and self._gpus.islands is not None):
             return None
@@ -201,7 +204,7 @@ class ProcessLauncher:
         """What all instances of this service have in common: one that runs with another one is not of this make."""
         service, spec = self._service, self._service.launcher
         same = (spec.kind, spec.argv, sorted(spec.env.items()), service.model, service.profile, service.context_tokens)
-        return hashlib.sha256(repr((*same, service.embeddings, self._emulated_gpus())).encode()).hexdigest()[:16]
+        return hashlib.sha256(repr((*same, service.embeddings)).encode()).hexdigest()[:16]
 
     def _values(self, place: Place, pool: PoolSpec) -> dict[str, str]:
         service = self._service

@@ -1,18 +1,20 @@
 """What every launcher promises: `start` returns at once, `alive` is the truth, `stop` may come twice and leaves nothing
 of the instance running. Also what a start-up may end of an earlier gateway's, and what it must leave alone."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pytest
 
 from core.service import Edges, InstanceLimits, LauncherSpec, PoolSpec, ServiceSpec, Slo
-from pools.children import MARK
+from pools.children import MARK, Child, Identity, Orphan
 from pools.gpu_book import GpuBook
 from pools.launcher import Launcher, Place, ProcessLauncher, StaticLauncher, place_of
 from tests.fakes import until
@@ -270,6 +272,28 @@ def test_an_orphan_of_another_make_is_ended(parent: subprocess.Popen[str], tmp_p
     _, ended = taking_over(tmp_path, tmp_path.name, "another-engine", "{port}").take_over()
     assert ended == ["a-1", "b-2"]
     assert until(lambda: not session(child))
+
+
+def test_an_agent_that_does_not_answer_is_no_reason_to_end_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Emulated engines run on the GPUs of an agent's file; whether it is the same one is not known while it is dead."""
+    emulated = replace(spec(tmp_path), launcher=LauncherSpec("emulated", log_dir=str(tmp_path)))
+    told: list[Mapping[str, object]] = []
+
+    def spawn(name: str, argv: object, environment: object, about: Mapping[str, object], log: object) -> Child:
+        told.append(about)
+        return Child(Identity(os.getpid(), 0))
+
+    def launcher(file: str) -> ProcessLauncher:
+        return ProcessLauncher(emulated, {}, GpuBook((("GPU-1", "GPU-2"),)), lambda pid: None, lambda: file, spawn)
+
+    launcher("/gpus").start("a-1", POOL)
+    for file, taken in (("/gpus", ["a-1"]), ("", ["a-1"]), ("/others", [])):
+        orphan = Orphan("contract/a-1", Child(Identity(1 << 30, 1)), json.loads(json.dumps(told[0])))
+        monkeypatch.setattr("pools.launcher.orphans", lambda prefix, orphan=orphan: [orphan])
+        found, ended = launcher(file).take_over()
+        assert [one.instance_id for one in found] == taken and ended == ([] if taken else ["a-1"])
 
 
 def test_workers_whose_server_is_gone_are_ended(tmp_path: Path) -> None:

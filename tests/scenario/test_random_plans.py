@@ -27,6 +27,8 @@ from pools.admission import Admission
 from pools.cluster import LiveCluster
 from pools.fleet import Fleet, FleetLimits
 from pools.gpu_book import GpuBook, islands_of
+from pools.instance import Instance
+from pools.knobs import KnobRefused, NoKnobs
 from pools.launcher import ProcessLauncher
 from profiles.engine_model import load_engine_model
 
@@ -36,7 +38,7 @@ TPS = (2, 4, 8)
 POOLS = ("short", "long")
 MODEL = load_engine_model("llama-3.1-70b")
 STEP_S, MOST_STEPS = 5.0, 200
-SETTINGS = Settings(switches_per_hour=1e9, settle_s=0.0, floor=FLOOR, plan_every_s=1e9)
+SETTINGS = Settings(switches_per_hour=1e9, settle_s=0.0, floor=FLOOR, plan_every_s=1e9, park=True)
 ARGV = {"emulated": (), "process": ("engine", "{port}", "{gpus}")}
 
 
@@ -71,10 +73,26 @@ class FakeChild:
         return
 
 
+class Sleep(NoKnobs):
+    """Emulated engines sleep; the others refuse, as vLLM does without --enable-sleep-mode, and are ended instead."""
+
+    def __init__(self, able: bool) -> None:
+        self.able, self.slept, self.woken = able, 0, 0
+
+    async def sleep(self, instance: Instance) -> None:
+        if not self.able:
+            raise KnobRefused("it answered 404")
+        self.slept += 1
+
+    async def wake(self, instance: Instance) -> None:
+        self.woken += 1
+
+
 class World:
     def __init__(self, kind: str, seed: int) -> None:
         self.rng = random.Random(seed)
         self.clock = Hand()
+        self.sleep = Sleep(able=kind == "emulated")
         self.book = GpuBook(islands_of([f"GPU-{number:02}" for number in range(GPUS)], ISLAND))
         self.children: dict[str, FakeChild] = {}
         pools = [
@@ -87,7 +105,7 @@ class World:
         admission = Admission(self.spec, self.clock, max_queue=10, max_wait_s=1.0)
         self.fleet = Fleet(
             self.spec, ProcessLauncher(self.spec, {}, self.book, spawn=self.spawn), admission, MODEL, self.clock,
-            FleetLimits(), lambda *_: None, lambda pool: f"{pool}-{next(numbers)}",
+            FleetLimits(), lambda *_: None, lambda pool: f"{pool}-{next(numbers)}", self.sleep,
         )  # fmt: skip
         self.cluster = LiveCluster(
             [self.fleet], self.clock, probe_interval_s=1.0, probe_timeout_s=1.0, gpus=lambda: GPUS,
@@ -160,7 +178,7 @@ async def reach(world: World, counts: dict[tuple[str, int], int]) -> int:
         instances = await world.step()
         assert world.ready() >= min(before, FLOOR), "never under the floor by an act of our own"
         got = Counter((i.pool, i.tp) for i in instances if i.state is State.READY)
-        if got == Counter(counts) and len(instances) == sum(counts.values()):
+        if got == Counter(counts) and all(i.state in (State.READY, State.PARKED) for i in instances):
             return step
     raise AssertionError(f"not reached: {counts}, there are {[(i.id, i.tp, i.state, i.gpus) for i in instances]}")
 
@@ -174,8 +192,10 @@ def test_every_plan_is_reached(kind: str) -> None:
             counts = world.random_counts()
             slowest = max(slowest, await reach(world, counts))
             planned += sum(counts.values())
+        assert bool(world.sleep.slept and world.sleep.woken) == world.sleep.able
         print(
-            f"{kind}: {PLANS // 2} plans, {world.starts} starts for {planned} planned instances, slowest {slowest} steps"
+            f"{kind}: {PLANS // 2} plans, {world.starts} starts for {planned} planned instances, slowest {slowest} steps, "
+            f"{world.sleep.slept} put to sleep, {world.sleep.woken} woken"
         )
 
     asyncio.run(story())

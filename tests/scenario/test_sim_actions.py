@@ -66,9 +66,14 @@ def test_a_parked_instance_takes_nothing_and_is_back_within_its_time() -> None:
             instance = cluster.members["all-2"].instance
             told.append((world.now_s, instance.state, instance.requests))
 
+        def want(instances: int) -> None:
+            cluster.wanted["all"] = instances  # or the controller wakes it at once
+
+        world.at(0.0, lambda: want(1))
         world.at(0.0, lambda: cluster.park("all-2", "quiet"))
         for at_s in (20.0, 49.9, 50.1):
             world.at(at_s, look)
+        world.at(50.0, lambda: want(2))
         world.at(50.0, lambda: cluster.wake("all-2", "load"))
         world.at(50.0 + model().switch.unpark_s + 0.01, look)
 
@@ -83,6 +88,7 @@ def test_a_parked_instance_takes_nothing_and_is_back_within_its_time() -> None:
 def test_sleep_is_booked_at_what_a_parked_gpu_draws() -> None:
     def asleep(world: World, cluster: SimCluster) -> None:
         world.at(0.0, lambda: cluster.park("all-2", "quiet"))
+        world.at(0.0, lambda: cluster.wanted.update(all=1))
 
     def joules(ran: Ran) -> float:
         return next(one.total_j for one in ran.energy if one.id == "all-2")

@@ -1,6 +1,7 @@
 """Placement: as many instances as possible stay where they are, none straddles islands, and it is told what cannot be."""
 
 from collections import Counter
+from dataclasses import replace
 from itertools import product
 
 from hypothesis import given, settings
@@ -96,3 +97,35 @@ def test_nobody_moves_where_there_is_room() -> None:
     (start,) = steps(wanted({("all", 2): 1, ("all", 4): 1}), live, "why")
     assert isinstance(start, Start) and start.shape.tp == 4
     assert steps(wanted({("all", 2): 1}), live, "why") == []
+
+
+# --- sleep instead of an end
+
+
+def sleepers(*instances: SeenInstance, counts: dict[tuple[str, int], int], now_s: float = 0.0) -> list[object]:
+    asked = replace(wanted(counts), ground=None, park_s={2: 300.0}, now_s=now_s)
+    return [(type(step).__name__, getattr(step, "instance_id", "")) for step in steps(asked, instances, "why")]
+
+
+def able(name: str, gpus: list[str], **changes: object) -> SeenInstance:
+    return replace(seen(name, gpus), parks=True, **changes)  # type: ignore[arg-type]
+
+
+def test_what_is_not_needed_and_runs_nothing_sleeps() -> None:
+    a, b = able("a", LEFT[:2], running=1), able("b", LEFT[2:])
+    assert sleepers(a, b, counts={("all", 2): 1}) == [("Park", "b")]
+    assert sleepers(a, replace(b, parks=False), counts={("all", 2): 1}) == [("Stop", "b")], "it has refused to sleep"
+    assert sleepers(a, replace(b, running=1), counts={("all", 2): 1}) == [("Stop", "a")]
+
+
+def test_a_sleeper_wakes_before_anything_starts() -> None:
+    a, b = able("a", LEFT[:2]), able("b", LEFT[2:], state=State.PARKED)
+    assert sleepers(a, b, counts={("all", 2): 2}) == [("Wake", "b")]
+
+
+def test_a_sleeper_ends_when_it_has_cost_a_start_or_stands_in_the_way() -> None:
+    a, b = able("a", LEFT[:2]), able("b", LEFT[2:], state=State.PARKED, since_s=100.0)
+    assert sleepers(a, b, counts={("all", 2): 1}, now_s=399.0) == []
+    assert sleepers(a, b, counts={("all", 2): 1}, now_s=400.0) == [("Stop", "b")]
+    taken = replace(wanted({("all", 2): 1, ("all", 4): 1}), gpus=0, ground=None, park_s={2: 300.0})
+    assert [type(step) for step in steps(taken, [a, b], "why")] == [Stop]

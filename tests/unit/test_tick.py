@@ -1,5 +1,7 @@
 """The controller's decision: replace, add, drain; and nothing once the plan is reached."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -7,7 +9,7 @@ from controller.knowledge import Knowledge
 from controller.reconcile import BACKOFF_S, LIVE
 from controller.state import ControllerState
 from controller.tick import tick
-from core.instances import Forget, Seen, SeenInstance, SeenPool, Start, State, Stop
+from core.instances import Forget, Seen, SeenInstance, SeenPool, Start, State, Stop, Wake
 
 
 def pool(wanted: int, *, managed: bool = True) -> SeenPool:
@@ -81,6 +83,8 @@ def test_it_reaches_the_plan_and_then_rests(wanted: int, states: list[State]) ->
                 instances[f"short-{number}"] = instance(number, State.READY, since_s=now_s)
             elif isinstance(action, Stop | Forget):
                 instances.pop(action.instance_id)
+            elif isinstance(action, Wake):
+                instances[action.instance_id] = replace(instances[action.instance_id], state=State.READY)
         if not decision.actions:
             break
     assert decision.actions == ()

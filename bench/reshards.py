@@ -1,0 +1,145 @@
+"""Re-shards under load on real vLLM servers (CPU): how many requests fail?
+
+    .venv/bin/python -m bench.reshards --minutes 10 --vllm .venv-vllm/bin/python --model build/tiny-model
+
+One `joulegate serve` with the process launcher and two pools of one service, TP1 and TP2; on a CPU the TP is emulated
+by the number of threads (OMP_NUM_THREADS={tp}), so what is shown is the change of instances, not tensor parallelism.
+Clients stream answers all the time. The pools' counts are swapped again and again: the new instance is READY before
+the old one drains, and it ends when its last answer has. A request has failed when its status is not 200, its stream
+has an error, or its last event is missing. Exit status 1 when one has."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import httpx
+import yaml
+
+from bench.agent_rig import ROOT, Process, until
+from bench.processes import free_ports
+
+POOLS = ("one", "two")
+SHIPPED = ROOT / "configs" / "vllm-cpu.yaml"
+
+
+def config(folder: Path, port: int, python: str, model: str) -> Path:
+    """The shipped configuration with two pools that serve everything."""
+    tree: dict[str, Any] = yaml.safe_load(SHIPPED.read_text())
+    (service,) = tree["services"].values()
+    launcher = service["launcher"]
+    known = {".venv-vllm/bin/python": python, "build/tiny-model": model}
+    launcher["argv"] = [known.get(word, word) for word in launcher["argv"]]
+    launcher |= {"log_dir": str(folder), "env": {**launcher["env"], "OMP_NUM_THREADS": "{tp}"}}
+    service["tokenizer"] = ""
+    service["pools"] = [
+        {"name": name, "serves": ["S", "M", "L"], "tp": tp, "slots": 16, "instances": int(tp == 1)}
+        for tp, name in enumerate(POOLS, start=1)
+    ]
+    tree["controller"] = {"interval_s": 0.5, "transitions": str(folder / "transitions.json")}
+    tree |= {"listen": {"port": port}, "run_log": {"path": None}, "energy": {"path": None}}
+    path = folder / "gateway.yaml"
+    path.write_text(yaml.safe_dump(tree, sort_keys=False))
+    return path
+
+
+class Callers:
+    """Clients that stream one answer after the other."""
+
+    def __init__(self, url: str, count: int) -> None:
+        self.done, self.failed = 0, []  # type: int, list[str]
+        self._url = url
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._ask) for _ in range(count)]
+        for thread in self._threads:
+            thread.start()
+
+    def _ask(self) -> None:
+        body = {
+            "model": "tiny", "messages": [{"role": "user", "content": "tell me more"}], "max_tokens": 64,
+            "ignore_eos": True, "stream": True,
+        }  # fmt: skip
+        with httpx.Client(timeout=120) as client:
+            while not self._stop.is_set():
+                try:
+                    with client.stream("POST", f"{self._url}/v1/chat/completions", json=body) as answer:
+                        said = answer.read()
+                    good = (
+                        answer.status_code == 200 and said.rstrip().endswith(b"data: [DONE]") and b'"error"' not in said
+                    )
+                    if not good:
+                        self.failed.append(f"{answer.status_code} {said[-300:]!r}")
+                except httpx.HTTPError as error:
+                    self.failed.append(repr(error))
+                self.done += 1
+
+    def end(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+
+def settled(http: httpx.Client, pool: str) -> bool:
+    """One instance, ready, of this pool."""
+    shown = http.get("/admin/instances").json()
+    return [(one["pool"], one["state"]) for one in shown] == [(pool, "ready")]
+
+
+def swap(http: httpx.Client, new: str, old: str) -> float | None:
+    """Seconds until the new pool serves alone; None when it did not within five minutes."""
+    start_s = time.monotonic()
+    for pool, instances in ((new, 1), (old, 0)):
+        http.patch(f"/admin/services/tiny/pools/{pool}", json={"instances": instances}).raise_for_status()
+    return None if until(lambda: settled(http, new), 300) is None else time.monotonic() - start_s
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--clients", type=int, default=2)
+    parser.add_argument("--vllm", default=".venv-vllm/bin/python")
+    parser.add_argument("--model", default="build/tiny-model")
+    parser.add_argument("--out", type=Path, default=Path("build/reshards.json"))
+    asked = parser.parse_args()
+    took: list[float | None] = []
+    with TemporaryDirectory(prefix="jg-") as name:
+        folder = Path(name)
+        (port,) = free_ports(1)
+        gateway = Process(
+            ["joulegate.py", "serve", str(config(folder, port, asked.vllm, asked.model))], folder / "gateway.log"
+        )
+        http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10)
+        try:
+            until(lambda: b"listening" in (folder / "gateway.log").read_bytes(), 60)
+            if until(lambda: settled(http, POOLS[0]), 300) is None:
+                raise RuntimeError((folder / "gateway.log").read_text()[-3000:])
+            callers = Callers(f"http://127.0.0.1:{port}", asked.clients)
+            end_s = time.monotonic() + 60 * asked.minutes
+            while time.monotonic() < end_s and None not in took:
+                old, new = POOLS if len(took) % 2 == 0 else POOLS[::-1]
+                took.append(swap(http, new, old))
+                told = f"{old} -> {new} in {took[-1]} s, {callers.done} answers, {len(callers.failed)} failed"
+                print(f"{len(took)}: {told}", file=sys.stderr)
+            callers.end()
+            costs = http.get("/admin/transitions").json()
+        finally:
+            gateway.send(signal.SIGTERM)
+            until(lambda: not gateway.alive, 60)
+            gateway.end()
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
+    results = {"took_s": took, "answers": callers.done, "failed": callers.failed, "transitions": costs}
+    asked.out.write_text(json.dumps(results))
+    print(json.dumps(costs, indent=1))
+    print(f"{len(took)} re-shards, {callers.done} streamed answers, {len(callers.failed)} failed")
+    return 0 if not callers.failed and None not in took else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
