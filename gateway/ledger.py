@@ -22,7 +22,7 @@ from profiles.engine_model import EngineModel
 
 PATIENCE_S = 30.0  # a counter that is not read for longer is done without until it is back
 FLUSH_S = 2.0
-SLACK_S = 1.0  # between two processes' ideas of when an instance began
+SLACK_S = 5.0  # a request may make an instance known before the next reading does
 PRICE_GAIN = 0.05  # of a request in the joules that the next one is foretold to cost
 CAUSES = ("prefill", "decode", "idle", "parked", "starting", "switching", "residual")
 LINES = {
@@ -227,8 +227,8 @@ class Ledger:
             seat.quality = source.quality
             # A counter older than the seat has counted for somebody else: another's server, or one that was taken over.
             from_zero = source.from_zero and counted.age_s <= to_s - seat.from_s + SLACK_S
-            if not from_zero and not self.odometers.knows(counted.parts):
-                seat.from_s = to_s
+            if not self.odometers.knows(counted.parts):  # its first value tells of all the time since it began
+                seat.from_s = to_s - counted.age_s if from_zero else to_s
             joules = self.odometers.passed(counted.parts, from_zero=from_zero)
             seat.from_s = max(seat.from_s, to_s - counted.age_s)  # before that nobody counted
         elif not gone and now_s - seat.from_s < PATIENCE_S and any(c.covers(seat.instance) for c in self.counters):

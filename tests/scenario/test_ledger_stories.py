@@ -32,7 +32,7 @@ def test_bills_are_the_requests_joules_and_moved_answers_pay_at_both_places(told
 
 
 def test_an_untaught_model_is_caught() -> None:
-    """The figure can fail: in its first ten seconds a model that is off by half foretells what is not counted."""
-    told = Rig(3, seconds=120, share=0.45, faults=False).run()
+    """The figure can be bad: in its first ten seconds a model that is off by half foretells what is not counted."""
+    told = Rig(4, seconds=120, share=0.45, faults=False).run()
     expected, judged = (told.booked[0][JOULES.index(name)] for name in ("expected_j", "judged_j"))
-    assert abs(expected / judged - 1) > 0.05 > abs(told.foretold(60))
+    assert abs(expected / judged - 1) > max(0.04, 4 * abs(told.foretold(60)))

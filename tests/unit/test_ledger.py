@@ -93,7 +93,7 @@ def test_a_counter_that_began_with_its_instance_tells_what_the_start_has_cost() 
 
 def test_silence_is_waited_out_then_filled_by_the_model_and_taken_out_again() -> None:
     world = World()
-    world.read(0.0, age_s=0.5)
+    world.read(0.0, age_s=0.0)
     for _ in range(10):
         world.read(None)
     assert world.sums()["filled_j"] == 0  # the counter will tell of this time
@@ -107,7 +107,7 @@ def test_silence_is_waited_out_then_filled_by_the_model_and_taken_out_again() ->
 def test_a_bill_closes_when_its_last_stint_is_counted_and_says_how_it_is_known() -> None:
     world, closed = World(), list[Bill]()
     world.ledger.on_settled = closed.append
-    world.read(0.0, age_s=0.5)
+    world.read(0.0, age_s=0.0)
     bill = Bill("r", "ann", "svc", "SS")
     stint = world.ledger.begin(bill, world.fleet, world.instance, 100, 1, world.hand.at_s)  # type: ignore[arg-type]
     stint.first_s = world.hand.at_s + 0.1
@@ -126,7 +126,7 @@ def test_a_bill_closes_when_its_last_stint_is_counted_and_says_how_it_is_known()
 def test_an_instance_that_is_gone_closes_its_bills_by_the_model() -> None:
     world, closed = World(), list[Bill]()
     world.ledger.on_settled = closed.append
-    world.read(0.0, age_s=0.5)
+    world.read(0.0, age_s=0.0)
     bill = Bill("r", "ann", "svc", "SS")
     stint = world.ledger.begin(bill, world.fleet, world.instance, 100, 1, world.hand.at_s)  # type: ignore[arg-type]
     stint.first_s = world.hand.at_s + 0.1
