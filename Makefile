@@ -12,9 +12,12 @@ DURATION ?= 60
 SEED ?= 1
 ENGINE ?= emulated
 PAPER ?=
+SPEED ?= 6
+HOUR ?= 60
+SHARE ?= 1
 STAMP := $(VENV)/.installed
 
-.PHONY: help install serve test test-unit test-e2e test-vllm test-browser test-prometheus check format lock replay bench bench-self agent-kills gateway-kills reshards plans chaos paper clean
+.PHONY: help install serve test test-unit test-e2e test-vllm test-browser test-prometheus check format lock replay bench bench-self agent-kills gateway-kills reshards plans chaos live paper clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -71,6 +74,9 @@ lock: ## resolve the dependencies anew
 
 replay: install ## MINUTES of TRACE live through the emulated pools: TTFT and TBT per class, errors, pool shares
 	$(BIN)/python bench/replay.py $(TRACE) --minutes $(MINUTES) --out build/replay.json
+
+live: install ## an HOUR of TRACE at SPEED, live, with the controller off and on: joules, errors, what moved, into build/live.json
+	$(BIN)/python -m bench.live $(TRACE) --speed $(SPEED) --minutes $(HOUR) --share $(SHARE)
 
 bench: install ## joulegate beside nginx, vllm-router, smg, litellm (PEERS=) in turns: CPU ratios and their spread
 	$(BIN)/python -m bench.run --peers "$(PEERS)"

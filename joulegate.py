@@ -54,6 +54,9 @@ def serve(
     port: Annotated[int | None, typer.Option(help="Port to listen on; wins over the configuration.")] = None,
     mode: Annotated[str | None, typer.Option(help="Controller mode: shadow, advise or enforce.")] = None,
     overrides: Overrides = None,
+    speed: Annotated[
+        float, typer.Option(help="For replays on emulated engines: seconds of gateway and engines in a real one.")
+    ] = 1.0,
 ) -> None:
     """Serve. Starts the gateway, the controller and the instances; Ctrl-C drains and ends all of it.
 
@@ -67,6 +70,8 @@ def serve(
     from gateway.logs import set_up_logs
     from gateway.run import CannotListen, run_gateway
 
+    if not 0 < speed <= 1000:
+        fail("--speed must be more than 0, and 1000 at most", 2)
     extra = [*(overrides or ())]
     extra += [f"listen.port={port}"] if port is not None else []
     extra += [f"controller.mode={mode}"] if mode is not None else []
@@ -77,7 +82,7 @@ def serve(
 
     set_up_logs(sys.stderr)
     try:
-        uvloop.run(run_gateway(load(), load, environment))
+        uvloop.run(run_gateway(load(), load, environment, speed))
     except ConfigError as error:
         fail("\n".join(str(problem) for problem in error.errors), 2)
     except CannotListen as error:

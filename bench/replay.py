@@ -53,7 +53,7 @@ def nearest_rank(values: list[float], q: float) -> float:
     return ordered[max(0, math.ceil(q * len(ordered)) - 1)] if ordered else math.nan
 
 
-async def ask(wires: Wires, model: str, arrival: Arrival, number: int) -> Result:
+async def ask(wires: Wires, model: str, arrival: Arrival, number: int, clock: SystemClock) -> Result:
     result = Result(EDGES.input_size(arrival.input_tokens) + EDGES.output_size(arrival.output_tokens))
     body = {
         "model": model,
@@ -62,8 +62,9 @@ async def ask(wires: Wires, model: str, arrival: Arrival, number: int) -> Result
         "stream_options": {"include_usage": True},
         "emulated_output_tokens": arrival.output_tokens,
     }
-    sent_s = last_s = CLOCK.now_s()
-    headers = [(b"content-type", b"application/json")]
+    sent_s = last_s = clock.now_s()
+    # A stream that went on elsewhere would get the trace's number of tokens once more from there.
+    headers = [(b"content-type", b"application/json"), (b"x-joulegate-migrate", b"off")]
     try:
         async with await wires.send(b"POST", b"/v1/chat/completions", headers, json.dumps(body).encode()) as exchange:
             head = await exchange.head(120)
@@ -71,7 +72,7 @@ async def ask(wires: Wires, model: str, arrival: Arrival, number: int) -> Result
             result.predicted = (head.get(b"x-joulegate-class") or b"").decode()
             text = b""
             while chunk := await exchange.chunk(120):
-                now_s = CLOCK.now_s()
+                now_s = clock.now_s()
                 tokens = chunk.count(b'"content":"') - chunk.count(b'"content":""')
                 if tokens > 0:
                     if math.isnan(result.ttft_s):
@@ -91,14 +92,14 @@ async def ask(wires: Wires, model: str, arrival: Arrival, number: int) -> Result
     return result
 
 
-async def replay(url: str, model: str, arrivals: list[Arrival]) -> list[Result]:
+async def replay(url: str, model: str, arrivals: list[Arrival], clock: SystemClock = CLOCK) -> list[Result]:
     parts = urlsplit(url)
     wires = Wires(parts.hostname or "127.0.0.1", parts.port or 80, 5.0)
-    started_s = CLOCK.now_s()
+    started_s = clock.now_s()
     tasks = []
     for number, arrival in enumerate(arrivals):
-        await CLOCK.sleep_until(started_s + arrival.at_s)
-        tasks.append(asyncio.create_task(ask(wires, model, arrival, number)))
+        await clock.sleep_until(started_s + arrival.at_s)
+        tasks.append(asyncio.create_task(ask(wires, model, arrival, number, clock)))
         if number % 200 == 199:
             print(f"{number + 1} of {len(arrivals)} sent", file=sys.stderr)
     results = await asyncio.gather(*tasks)

@@ -127,7 +127,23 @@ class Part:
     upper_rps: float
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A plan before it is read: how pools are merged and which TPs are kept is settled, and so is what a solver may
+    still do better than `plan`."""
+
+    ask: Ask
+    parts: tuple[Part, ...]
+    problem: Problem
+    plan: Plan
+
+
 def make_plan(ask: Ask, solve: Solver = first_plan) -> dict[str, ServicePlan]:
+    draft = drafted(ask, solve)
+    return finished(draft, draft.plan)
+
+
+def drafted(ask: Ask, solve: Solver = first_plan) -> Draft:
     """How pools are merged is settled service by service, then all share the GPUs. A merge is priced as the mix that it
     makes, not as a sum of its parts: one large pool needs less head-room than two small ones."""
     solve = cache(solve)  # with one service, the way that wins is the whole problem
@@ -136,8 +152,12 @@ def make_plan(ask: Ask, solve: Solver = first_plan) -> dict[str, ServicePlan]:
         ways = _ways(name, one, ask)
         if ways:
             parts.append(min(ways, key=partial(_way_cost_w, ask, solve)) if len(ways) > 1 else ways[0])
-    problem = _problem(ask, parts)
-    return _read(ask, parts, problem, _settled(ask, problem, solve))
+    return Draft(ask, tuple(parts), *_settled(ask, _problem(ask, parts), solve))
+
+
+def finished(draft: Draft, plan: Plan) -> dict[str, ServicePlan]:
+    """`plan` as ticks use it."""
+    return _read(draft.ask, draft.parts, draft.problem, plan)
 
 
 def _way_cost_w(ask: Ask, solve: Solver, way: Part) -> float:
@@ -151,21 +171,22 @@ def _way_cost_w(ask: Ask, solve: Solver, way: Part) -> float:
     return plan.cost_w * ((1 - RESHAPES) if kept else 1.0) + UNSERVED_W * short
 
 
-def _settled(ask: Ask, problem: Problem, solve: Solver) -> Plan:
-    """The plan that keeps to the TPs there are, unless another mix of them saves RESHAPES or serves more: instances of
-    another TP have to start while those there are still serve."""
+def _settled(ask: Ask, problem: Problem, solve: Solver) -> tuple[Problem, Plan]:
+    """The problem and its plan: the one that keeps to the TPs there are, unless another mix of them saves RESHAPES or
+    serves more. Instances of another TP have to start while those there still serve."""
     best = solve(problem)
     here = {(service, tp) for (service, _, tp), count in ask.current.items() if count}
     kept = tuple(c for c in problem.columns if (c.kind.service, c.kind.tp) in here)
     demanded = {(demand.service, demand.pool) for demand in problem.demands}
     if not kept or {(c.kind.service, c.kind.pool) for c in kept} != demanded:
-        return best
-    same = solve(replace(problem, columns=kept))
+        return problem, best
+    fewer = replace(problem, columns=kept)
+    same = solve(fewer)
     shed = [sum(rps for _, _, rps in plan.shed) for plan in (same, best)]
     if shed[0] > shed[1] + SHORT * sum(demand.rps for demand in problem.demands):
-        return best
+        return problem, best
     cheaper = (1 - RESHAPES) * same.cost_w > best.cost_w and shed[1] <= shed[0]
-    return best if cheaper else same
+    return (problem, best) if cheaper else (fewer, same)
 
 
 def _ways(name: str, one: Asked, ask: Ask) -> list[Part]:

@@ -85,6 +85,7 @@ class LauncherSpec:
     argv: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     start_timeout_s: float = 120.0
+    start_delay_s: float = 0.0  # emulated: what loading weights would take
     stop_timeout_s: float = 10.0
     log_dir: str = "build/logs"
     agent: str = ""  # of this host, by its name in the configuration

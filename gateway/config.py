@@ -134,6 +134,9 @@ class Controller(Section):
         "for as long as their next start would cost, before they end.",
     )
     power_cap_w: float | None = Field(default=None, gt=0, description="Most watts that instances may draw. null: none.")
+    solver: Literal["dynamic", "milp"] = Field(
+        default="dynamic", description="milp: an integer programme betters plans."
+    )
     transitions: str | None = Field(
         default="build/transitions.json",
         min_length=1,
@@ -222,6 +225,12 @@ class LauncherConfig(Section):
     argv: Items[str] = Field(default=(), description="Process only: the command. See below for {port} and others.")
     env: Mapping[str, str] = Field(default={}, description="Added to the environment; the same {...} as in `argv`.")
     start_timeout_s: Seconds = Field(default=120.0, description="Time an instance has to become healthy.")
+    start_delay_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=86_400,
+        description="Emulated only: time before an instance answers, as if it loaded weights.",
+    )
     stop_timeout_s: Seconds = Field(default=10.0, description="Time between SIGTERM and SIGKILL.")
     log_dir: str = Field(default="build/logs", min_length=1, description="Folder for the output of the instances.")
     agent: str = Field(

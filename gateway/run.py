@@ -70,16 +70,19 @@ def make_socket(host: str, port: int) -> socket.socket:
     return listener
 
 
-async def run_gateway(config: Config, load: Callable[[], Config], environment: Mapping[str, str]) -> None:
-    """Serves until SIGINT or SIGTERM, then drains. Raises CannotListen, or ValueError when a named file is bad."""
+async def run_gateway(
+    config: Config, load: Callable[[], Config], environment: Mapping[str, str], speed: float = 1.0
+) -> None:
+    """Serves until SIGINT or SIGTERM, then drains. `speed`: gateway seconds in a real one, for replays. Raises
+    CannotListen, or ValueError when a named file is bad."""
     listener = make_socket(config.listen.host, config.listen.port)
-    clock = SystemClock()
+    clock = SystemClock(speed)
     run_log = (
         RunLog(config.run_log.path, config.run_log.max_bytes, config.run_log.keep) if config.run_log.path else None
     )
     recorder: Recorder = run_log or NullRecorder()
     events = BoardEvents(recorder)
-    running = build(config, clock, events, environment)
+    running = build(config, clock, events, environment, speed)
     board = Board(running, events)
     checkpoint = restore(running)
     if run_log is not None:
@@ -128,6 +131,7 @@ async def run_gateway(config: Config, load: Callable[[], Config], environment: M
         await running.cluster.close(stop_timeout_s=5.0)
         for agent in running.agents.values():
             await agent.close()
+        await running.shared.worker.close()
         await running.shared.http.aclose()
         if run_log is not None:
             run_log.close()

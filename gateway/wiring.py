@@ -18,8 +18,10 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import CollectorRegistry
 
 from controller.knowledge import Knowledge, ServiceKnowledge, Settings
-from controller.loop import Controller
+from controller.loop import Controller, Solve, solved_aside
 from controller.planning import ServicePlan
+from controller.solve_worker import SolveWorker
+from controller.solving import Solving
 from core.clock import Clock
 from core.errors import BadRequest, Conflict
 from core.recorder import Recorder
@@ -55,6 +57,7 @@ from predictor.tokens import ExactCount
 from profiles.engine_model import EngineModel, load_engine_model
 
 CONTROL_TIMEOUT_S = 2.0
+SOLVE_S = 1.0  # for the integer programme; the plan is there before
 
 
 @dataclass(slots=True)
@@ -89,10 +92,12 @@ class Mode:
 class Shared:
     """What all services of this process draw from: instance ids (pool name and a number), GPUs and agents."""
 
-    def __init__(self, agents: Mapping[str, HostAgent], transitions: Transitions) -> None:
+    def __init__(self, agents: Mapping[str, HostAgent], transitions: Transitions, speed: float = 1.0) -> None:
         self._numbers = count(1)
+        self.speed = speed  # of the clock, and so of engines that are emulated
         self.agents = agents
         self.transitions = transitions
+        self.worker = SolveWorker()  # starts with the first problem that it is given
         self.gpus = GpuBook()  # where no agent says which there are
         self.http = httpx.AsyncClient(
             trust_env=False, timeout=CONTROL_TIMEOUT_S
@@ -107,15 +112,18 @@ class Shared:
         self._numbers = count(max([next(self._numbers) - 1, *numbers]) + 1)
 
 
-def build(config: Config, clock: Clock, recorder: Recorder, environment: Mapping[str, str]) -> Running:
-    """Wires all parts together. Raises ConfigError-like BadRequest when a file that the configuration names is bad."""
+def build(
+    config: Config, clock: Clock, recorder: Recorder, environment: Mapping[str, str], speed: float = 1.0
+) -> Running:
+    """Wires all parts together. `speed`: of the clock, which emulated engines keep up with. Raises ConfigError-like
+    BadRequest when a file that the configuration names is bad."""
     agents = {
         name: HostAgent(name, one, clock, config.controller.node_gpus, environment)
         for name, one in config.agents.items()
     }
     recorded = config.controller.transitions
     transitions = Transitions(clock, None if recorded is None else Path(recorded))
-    shared, events = Shared(agents, transitions), Events(recorder)
+    shared, events = Shared(agents, transitions, speed), Events(recorder)
     recorder = events
     services = {s.name: make_service(s, config, clock, recorder, shared, environment) for s in to_services(config)}
     metrics, registry = Metrics(), CollectorRegistry()
@@ -140,6 +148,7 @@ def build(config: Config, clock: Clock, recorder: Recorder, environment: Mapping
         knowledge=lambda: known(
             gateway, config.controller, mode.name, gpus_of(config.controller.gpus, agents), transitions
         ),
+        solve=make_solve(config.controller, shared.worker, clock, recorder),
     )  # fmt: skip
     metrics.gauges = lambda: [
         *live_gauges(gateway, controller), *energy_rows(ledger), *instance_rows(gateway),
@@ -166,12 +175,19 @@ def build(config: Config, clock: Clock, recorder: Recorder, environment: Mapping
     )
 
 
+def make_solve(config: ControllerConfig, worker: SolveWorker, clock: Clock, recorder: Recorder) -> Solve:
+    def lost(why: str) -> None:
+        recorder.record({"kind": "controller", "t": clock.wall_s(), "note": "solver_lost", "cause": why})
+
+    return Solving(worker, SOLVE_S, lost) if config.solver == "milp" else solved_aside
+
+
 def make_ledger(config: Config, clock: Clock, cluster: LiveCluster, shared: Shared) -> Ledger:
     energy, day_s = config.energy, 86_400.0
     path = None if energy.path is None else Path(energy.path)
     store = LedgerStore(path, keep_s=energy.keep_days * day_s, keep_requests_s=energy.keep_requests_days * day_s)
     counters: list[Counters] = [GpuCounters(agent, agent.uuids_of, clock) for agent in shared.agents.values()]
-    counters.append(EngineCounters(shared.http, clock))
+    counters.append(EngineCounters(shared.http, clock, shared.speed))
     return Ledger(lambda: list(cluster.all_fleets()), counters, clock, store, energy.interval_s)
 
 
@@ -223,7 +239,7 @@ def make_service(
 
     admission = Admission(spec, clock, max_queue=config.limits.max_queue, max_wait_s=config.limits.max_wait_s)
     agent = shared.agents.get(spec.launcher.agent)
-    launcher = make_launcher(spec, environment, shared.gpus, agent)
+    launcher = make_launcher(spec, environment, shared, agent)
     model = load_engine_model(spec.profile) if spec.profile else None
     limits = FleetLimits(
         config.limits.connect_timeout_s, config.health.fall, config.health.rise,
@@ -258,13 +274,13 @@ def make_knobs(spec: ServiceSpec, model: EngineModel | None, http: httpx.AsyncCl
 
 
 def make_launcher(
-    spec: ServiceSpec, environment: Mapping[str, str], gpus: GpuBook, agent: HostAgent | None
+    spec: ServiceSpec, environment: Mapping[str, str], shared: Shared, agent: HostAgent | None
 ) -> Launcher:
     if spec.launcher.kind == "static":
         return StaticLauncher()
     if agent is None:
-        return ProcessLauncher(spec, environment, gpus)
-    return ProcessLauncher(spec, environment, agent.book, emulated_gpus=lambda: agent.state_file)
+        return ProcessLauncher(spec, environment, shared.gpus, speed=shared.speed)
+    return ProcessLauncher(spec, environment, agent.book, emulated_gpus=lambda: agent.state_file, speed=shared.speed)
 
 
 async def take_over(running: Running) -> list[str]:

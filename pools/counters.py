@@ -55,7 +55,9 @@ class EngineCounters:
     quality: Quality = "modelled"
     from_zero = True
 
-    def __init__(self, http: httpx.AsyncClient, clock: Clock) -> None:
+    def __init__(self, http: httpx.AsyncClient, clock: Clock, speed: float = 1.0) -> None:
+        """`speed`: of the clock, in seconds per real one."""
+        self._speed = speed
         self._http = http
         self._clock = clock
         self._none: set[str] = set()
@@ -84,7 +86,7 @@ class EngineCounters:
             return None
         try:
             state: dict[str, Any] = answer.json()
-            pace = float(state["speed"])
+            pace = float(state["speed"]) / self._speed
             parts = {f"engine {instance.id}": float(state["joules"])}
             return Counted(at_s, parts, pace, float(state["engine_s"]) / pace)
         except (ValueError, KeyError, TypeError):

@@ -24,7 +24,7 @@ EMULATED_ARGV = (
     "{python}", "-m", "simulator.serve", "--port", "{port}", "--profile", "{profile}", "--tp", "{tp}",
     "--clock-mhz", "{clock_mhz}", "--max-num-seqs", "{slots}", "--served-model-name", "{model}",
     "--max-model-len", "{context_tokens}", "--runner", "{runner}", "--max-num-batched-tokens", "{step_tokens}",
-    "--shutdown-timeout", "{stop_s}",
+    "--shutdown-timeout", "{stop_s}", "--speed", "{speed}", "--start-delay", "{start_delay_s}",
 )  # fmt: skip
 ON_GPUS = ("--nvml-state", "{nvml_state}", "--gpus", "{gpus}")
 Spawn = Callable[[str, Sequence[str], Mapping[str, str], Mapping[str, Any], Path], Child]
@@ -106,7 +106,9 @@ class ProcessLauncher:
         kill: Callable[[int], None] = kill_session,
         emulated_gpus: Callable[[], str] = str,
         spawn: Spawn = start_child,
+        speed: float = 1.0,
     ) -> None:
+        self._speed = speed
         self._spawn = spawn
         self._kill = kill
         self._undead: dict[str, Child] = {}
@@ -204,7 +206,7 @@ class ProcessLauncher:
         """What all instances of this service have in common: one that runs with another one is not of this make."""
         service, spec = self._service, self._service.launcher
         same = (spec.kind, spec.argv, sorted(spec.env.items()), service.model, service.profile, service.context_tokens)
-        return hashlib.sha256(repr((*same, service.embeddings)).encode()).hexdigest()[:16]
+        return hashlib.sha256(repr((*same, service.embeddings, self._speed)).encode()).hexdigest()[:16]
 
     def _values(self, place: Place, pool: PoolSpec) -> dict[str, str]:
         service = self._service
@@ -223,6 +225,8 @@ class ProcessLauncher:
             "pool": pool.name,
             "gpus": ",".join(place.gpus),
             "nvml_state": self._emulated_gpus(),
+            "speed": str(self._speed),
+            "start_delay_s": str(service.launcher.start_delay_s / self._speed),
             "stop_s": str(max(0, int(service.launcher.stop_timeout_s) - 1)),
         }
 

@@ -92,8 +92,8 @@ def _gpus(options: EngineOptions, clock: Clock) -> EngineGpus | None:
 async def run_engine(options: EngineOptions) -> None:
     """Serves until SIGTERM or SIGINT; ValueError if the options name an unknown profile or TP."""
     tokenizer, clock = Tokenizer(), SystemClock()
-    await clock.sleep(options.start_delay_s)
     loop = build_loop(options, tokenizer, clock)
+    await clock.sleep(options.start_delay_s)  # it draws what an idle one draws meanwhile
     generation = Generation(loop, tokenizer, options.served_model_name or options.profile)
     admin = Admin(loop, generation, options.profile)
     app = App(generation, admin, options.runner == "pooling", options.api_key)

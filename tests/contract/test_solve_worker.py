@@ -10,9 +10,12 @@ import pytest
 
 from controller import solve_worker
 from controller.plan_books import violations
+from controller.planning import drafted, make_plan
 from controller.problem import Plan
 from controller.solve_worker import SolveLost, SolveWorker
+from controller.solving import Solving
 from tests.planning import problem
+from tests.unit.test_planning import NAME, ask
 
 HANGS = (sys.executable, "-c", "import sys; sys.stdin.buffer.read()")
 DIES = (sys.executable, "-c", "raise SystemExit(3)")
@@ -137,5 +140,36 @@ def test_the_child_ends_when_its_pipe_closes() -> None:
         assert child is not None and child.stdin is not None
         child.stdin.close()
         assert await asyncio.wait_for(child.wait(), 20) == 0
+
+    run(story())
+
+
+def test_a_plan_is_bettered_in_the_worker_and_never_made_worse() -> None:
+    async def story() -> None:
+        worker, lost = SolveWorker(), list[str]()
+        asked = ask(60.0, 16, 8)
+        try:
+            (plan,) = (await Solving(worker, 10.0, lost.append)(asked)).values()
+            solved = await worker.solve(drafted(asked).problem, time_s=10.0, start=drafted(asked).plan)
+        finally:
+            await worker.close()
+        assert not lost and plan.targets and plan.status.split(":")[0] in ("milp", "dp")
+        assert solved.cost_w <= drafted(asked).plan.cost_w
+
+    run(story())
+
+
+@pytest.mark.parametrize("argv", [HANGS, DIES])
+def test_without_its_worker_the_first_plan_is_the_plan(argv: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(solve_worker, "IMPORTS_S", 0.5)
+    monkeypatch.setattr(solve_worker, "GRACE_S", 0.1)
+
+    async def story() -> None:
+        worker, lost, asked = SolveWorker(argv), list[str](), ask(60.0, 16, 8)
+        try:
+            plans = await Solving(worker, 0.1, lost.append)(asked)
+        finally:
+            await worker.close()
+        assert plans == make_plan(asked) and len(lost) == 1 and NAME in plans
 
     run(story())

@@ -1,5 +1,6 @@
 """Timing, histograms, dialects, GPU books, traces: parts too small for a file of their own."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from core.clock import SystemClock
 from core.errors import Overloaded
 from core.histogram import Histogram
 from gateway.dialect import Dialect, error_body, error_event, is_shaped, reshape
@@ -161,3 +163,13 @@ def test_a_gpu_that_is_taken_out_is_given_to_nobody(islands: tuple | None) -> No
     assert "2" not in {gpu for holder in "abc" for gpu in book.take(holder, 1)}
     book.exclude(())
     assert "2" in {gpu for holder in "def" for gpu in book.take(holder, 1)}
+
+
+def test_a_faster_clock_is_faster_in_all_it_says() -> None:
+    real, fast = SystemClock(), SystemClock(1000.0)
+    before_s, wall_s, real_s = fast.now_s(), fast.wall_s(), real.now_s()
+    asyncio.run(fast.sleep(20.0))
+    asyncio.run(fast.sleep_until(before_s + 40.0))
+    passed_s = real.now_s() - real_s
+    assert 0.04 <= passed_s < 20, "forty of its seconds are forty milliseconds"
+    assert fast.now_s() - before_s == pytest.approx(fast.wall_s() - wall_s, rel=0.2)
