@@ -8,16 +8,12 @@ from math import inf
 from core.clock import Clock
 from core.errors import UpstreamTimeout
 from core.instances import State
-from core.service import SIZES
 from gateway.attempt import Leave
 from gateway.job import Job
 from gateway.resume import why_it_stays
 from gateway.service import Service
 from pools.instance import Instance, Slot
-from pools.overrun import Choice, Site, Stream, choose
-from profiles.engine_model import EngineModel
-
-MOST_SITES = 8  # weighed per overrun
+from pools.overrun import Choice, Stream, asked_again, asked_from, choose, elsewhere, site
 
 
 class Stay:
@@ -47,11 +43,7 @@ class Stay:
         sized = self._job.sized
         if self._job.answer is None or sized is None or self._instance.model is None:
             return inf
-        return self._after(sized.output_size)
-
-    def _after(self, output_size: str) -> float:
-        edges = dict(zip(SIZES, self._service.spec.edges.output, strict=False))
-        return edges.get(output_size, inf) + 2  # the edge is inclusive, and chat's first event is no token
+        return asked_from(self._service.spec, sized.output_size)
 
     def overrun(self, events: int) -> float:
         """Weighs what to do with an answer of `events` tokens or more; returns when to ask again, or raises Leave."""
@@ -63,7 +55,7 @@ class Stay:
             self._instance.boosts_wanted += 1
         if choice.action == "move" and not why_it_stays(self._job):
             raise Leave("overrun")
-        return max(2.0 * events, self._after(self._service.spec.edges.output_size(events + 1)))
+        return asked_again(self._service.spec, events)
 
     def elsewhere(self) -> bool:
         """Whether another instance is open now."""
@@ -85,18 +77,5 @@ def weigh_overrun(job: Job, service: Service, here: Instance, now_s: float) -> C
         tbt_limit_s=timing.tbt_limit_s,
         length=service.predictor.length(sized.told),
     )
-    first = spec.pool_for(spec.edges.output_size(stream.out_tokens + 1))
-    names = {pool.name for pool in spec.pools[first:]}
-    tokens = stream.prompt_tokens + stream.out_tokens
-    others = [
-        _site(instance, instance.model, 1, tokens)
-        for instance in service.admission.router.instances.values()
-        if instance is not here and instance.model is not None and instance.pool in names and instance.open_to(now_s)
-        and instance.sequences < instance.limits.slots
-    ]  # fmt: skip
-    return choose(stream, _site(here, here.model, 0, 0), others[:MOST_SITES])
-
-
-def _site(instance: Instance, model: EngineModel, more: int, tokens: int) -> Site:
-    running, kv_tokens = max(1, instance.sequences + more), instance.kv_tokens + tokens
-    return Site(instance.id, model, instance.tp, instance.clock_mhz, running, kv_tokens, instance.limits.kv_tokens)
+    others = elsewhere(spec, service.admission.router.instances.values(), here, stream, now_s)
+    return choose(stream, site(here, here.model, 0, 0), others)

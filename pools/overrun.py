@@ -6,15 +6,18 @@ it dearer. A missed promise costs what the request has cost so far: joules that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from math import ceil
+from collections.abc import Iterable, Sequence
+from math import ceil, inf
 
 from msgspec import Struct
 
+from core.service import SIZES, ServiceSpec
+from pools.instance import Instance
 from predictor.distribution import Distribution
 from profiles.engine_model import EngineModel
 
 QUANTILES = (0.05, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95)  # each stands for a tenth of the answers
+MOST_SITES = 8  # weighed per overrun
 LATE_SHARE = 0.01  # of an answer's gaps may be late (docs/figures.md)
 
 
@@ -51,6 +54,39 @@ class Choice(Struct, frozen=True):
     site: str
     clock_mhz: int
     joules: tuple[float, ...]
+
+
+def site(instance: Instance, model: EngineModel, more: int, tokens: int) -> Site:
+    """An instance as the router knows it, with `more` sequences and `tokens` beside what it runs."""
+    running, kv_tokens = max(1, instance.sequences + more), instance.kv_tokens + tokens
+    return Site(instance.id, model, instance.tp, instance.clock_mhz, running, kv_tokens, instance.limits.kv_tokens)
+
+
+def elsewhere(
+    spec: ServiceSpec, instances: Iterable[Instance], here: Instance, stream: Stream, now_s: float
+) -> list[Site]:
+    """Instances of the pools that serve an answer of one token more, which are open and have a slot."""
+    first = spec.pool_for(spec.edges.output_size(stream.out_tokens + 1))
+    names = {pool.name for pool in spec.pools[first:]}
+    tokens = stream.prompt_tokens + stream.out_tokens
+    found = [
+        site(instance, instance.model, 1, tokens)
+        for instance in instances
+        if instance is not here and instance.model is not None and instance.pool in names and instance.open_to(now_s)
+        and instance.sequences < instance.limits.slots
+    ]  # fmt: skip
+    return found[:MOST_SITES]
+
+
+def asked_from(spec: ServiceSpec, output_size: str) -> float:
+    """Tokens from which an answer is longer than its size says."""
+    edges = dict(zip(SIZES, spec.edges.output, strict=False))
+    return edges.get(output_size, inf) + 2  # the edge is inclusive, and chat's first event is no token
+
+
+def asked_again(spec: ServiceSpec, tokens: int) -> float:
+    """Of an answer that has `tokens` and stays: when to weigh it again."""
+    return max(2.0 * tokens, asked_from(spec, spec.edges.output_size(tokens + 1)))
 
 
 def choose(stream: Stream, here: Site, others: Sequence[Site] = ()) -> Choice:

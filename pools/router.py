@@ -27,6 +27,7 @@ Choice = tuple[float, Instance]  # (seconds to its first token there, where)
 Late = tuple[bool, float, Instance]  # (whether others suffer, seconds to its first token there, where)
 AS_USUAL = Steer("", "", False, False, "")
 PRICES_S = 1.0  # how old the prices of pools may be: instances change shape in seconds, requests come by thousands
+MOST_BEGUN = 8  # looked past for one to shed
 LOOKAHEAD = 8  # queued tickets tried behind one that does not fit, so that a large one blocks nobody
 
 
@@ -193,14 +194,15 @@ class Router:
         return False
 
     def _shed_one(self, queue: DeadlineQueue, now_s: float) -> bool:
-        """Where the ladder says so, whoever is late already makes way for those who can still be in time."""
-        first = queue.first(1)
-        if not first or self._on_shed is None or not self._steering(first[0].ask).shed_late:
+        """Where the ladder says so, whoever is late already makes way for those who can still be in time. Not a request
+        that an instance had before: it may be an answer that goes on, and what was begun is not shed."""
+        first = next((ticket for ticket in queue.first(MOST_BEGUN) if not ticket.refused), None)
+        if first is None or self._on_shed is None or not self._steering(first.ask).shed_late:
             return False
-        if first[0].ask.deadline_s >= now_s:
+        if first.ask.deadline_s >= now_s:
             return False
-        queue.remove(first[0])
-        self._on_shed(first[0])
+        queue.remove(first)
+        self._on_shed(first)
         return True
 
     def _steering(self, ask: Ask) -> Steer:

@@ -29,7 +29,7 @@ from simulator.lengths import (
     even_confusion,
     usual_lengths,
 )
-from simulator.request_life import Door, PoolOf, pool_by_output
+from simulator.request_life import MOVES_OFF, Door, PoolOf, pool_by_output
 from simulator.run import TICK_S, Ran, Setup, simulate
 from simulator.tally import Tally
 from simulator.timeline import Timeline
@@ -101,6 +101,7 @@ class Case:
     pools: int | None = None  # how many, where the policy is free to choose; None = its own number
     swept_on: str = "code"  # the trace on which the baselines' open settings were chosen (baselines/chosen.py)
     faults: Faults = NO_FAULTS
+    moves: str | None = None  # which answers go on elsewhere (request_life.MOVES); None = as the policy does
     power_cap_w: float | None = None  # of the cluster; a policy may ignore it, the report does not
     tick_s: float = TICK_S
     open_busiest: OpenTrace | None = None  # the part that static sizes are found on; None = all of it
@@ -177,7 +178,7 @@ class Case:
         spec = replace(self.spec, pools=pools)
         return Setup(
             spec, self.model, gpus, self.costs, self.lengths, self.door, pool_of, self.seed, self.tick_s,
-            faults=self.faults,
+            faults=self.faults, moves=self.moves or MOVES_OFF,
         )  # fmt: skip
 
     def run(self, setup: Setup, hopeless: Callable[[Tally], bool] | None = None) -> Ran:

@@ -110,6 +110,14 @@ class DesEngine:
         heapq.heappush(self._waiting, seq)
         return seq
 
+    def adopt(self, seq: Seq, now_s: float) -> None:
+        """Goes on with a sequence that another engine gave up: all it has is computed again, as after a preemption."""
+        self._hold_at(now_s)
+        self._orders += 1
+        seq.order, seq.state, seq.computed, seq.adopted = self._orders, WAITING, 0, True
+        seq.preemptions += 1
+        heapq.heappush(self._waiting, seq)
+
     def abort(self, seq: Seq, now_s: float) -> bool:
         """Frees it when the step under way ends; False if it is no longer here."""
         if seq.state == GONE:
@@ -169,11 +177,16 @@ class DesEngine:
         """The instance ends and draws nothing more; what it still holds keeps the tokens that are out."""
         self.advance(now_s)
         self.joules = self.joules_at(now_s)
-        for seq in self._decoding:
-            out = self.generated(seq, now_s)
-            self.counters.generation_tokens += out - seq.generated - (self._step - seq.from_step)
-            seq.generated, seq.from_step = out, self._step
-        self._segment, self._boundary_s = None, now_s
+        segment, self._segment = self._segment, None
+        if segment is not None and segment.run is not None and now_s > segment.start_s:
+            steps = min(segment.steps, segment.run.steps_begun(now_s - segment.start_s))
+            steps -= segment.start_s + segment.run.total_s(steps) > now_s + 1e-9
+            if steps:
+                self._boundary_s = segment.start_s + segment.run.total_s(steps)
+                self._took_tokens(segment, steps)
+        for seq in (*self._decoding, *self._prefilling):
+            self._leave(seq)
+        self._boundary_s = now_s
         self._draw(0.0)
 
     # --- inside
@@ -351,9 +364,11 @@ class DesEngine:
         seq.total += 1
         self.counters.generation_tokens += 1
         now_s = self._boundary_s
+        if seq.first_s is None or seq.adopted:
+            firsts.append(seq)
+        seq.adopted = False
         if seq.first_s is None:
             seq.first_s = now_s
-            firsts.append(seq)
         else:
             gap_s = now_s - seq.last_s
             self._gaps.add(gap_s, seq.group)

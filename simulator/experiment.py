@@ -33,6 +33,7 @@ class Experiment:
     pools: int | None = None
     swept_on: str = "code"
     faults: Faults = NO_FAULTS
+    moves: str | None = None
     power_cap_w: float | None = None
     costs: tuple[tuple[str, float], ...] = ()
     door: Door = field(default_factory=Door)
@@ -59,5 +60,6 @@ def case_of(experiment: Experiment, rows: TraceRows, seed: int) -> Case:
     return replace(
         case, costs=costs, door=experiment.door, tick_s=experiment.tick_s, pools=experiment.pools,
         power_cap_w=experiment.power_cap_w, swept_on=experiment.swept_on, static_instances=experiment.static_instances,
-        faults=experiment.faults, open_busiest=opened(experiment.busiest) if experiment.busiest else None,
+        faults=experiment.faults, moves=experiment.moves,
+        open_busiest=opened(experiment.busiest) if experiment.busiest else None,
     )  # fmt: skip

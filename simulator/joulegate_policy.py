@@ -16,6 +16,7 @@ from core.service import CLASSES, SIZES, InstanceLimits, PoolSpec
 from pools.load_counts import LoadCounts
 from simulator.case import MOST_SLOTS, Case
 from simulator.policies import Say
+from simulator.request_life import MOVES_ON
 from simulator.run import Ran, Setup
 
 TICK_S = 1.0
@@ -36,7 +37,15 @@ def joulegate_setup(case: Case, gpus: int, settings: Settings) -> Setup:
     shapes, first = plan.shapes(knowledge, setup.spec.name), dict[str, list[Shape]]()
     for (pool, tp), count in plan.counts().items():
         first.setdefault(pool, []).extend([shapes[pool, tp]] * count)
-    return replace(setup, knowledge=knowledge, first_plan=plan, first=first, tick_s=TICK_S, weighs=True)
+    return replace(
+        setup,
+        knowledge=knowledge,
+        first_plan=plan,
+        first=first,
+        tick_s=TICK_S,
+        weighs=True,
+        moves=case.moves or MOVES_ON,
+    )
 
 
 def _pool(case: Case, name: str, serves: tuple[str, ...]) -> PoolSpec:

@@ -1,8 +1,8 @@
 """The life of a request in a simulation: arrive, predict, queue or be placed, run, be counted.
 
 The router and its queue are those that serve; here they are only called with simulated time. Owns what is in flight and
-nothing else. A failed instance is handled as the gateway does: before the first token the request goes elsewhere,
-after it the answer is cut.
+nothing else. A failed instance is handled as the gateway does: before the first token the request goes elsewhere, after
+it the answer goes on elsewhere from its tokens, or is cut where answers do not move.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from msgspec import structs
+
 from core.errors import Overloaded
-from core.request import Ask, Outcome, ask_for
+from core.request import Ask, Outcome, Prediction, ask_for
 from core.service import SIZES, ServiceSpec
 from pools.instance import Slot
 from pools.load_counts import LoadCounts
@@ -21,11 +23,15 @@ from predictor.length import choose_size
 from simulator.cluster import SimCluster
 from simulator.lengths import Lengths
 from simulator.member import Member
+from simulator.overruns import Overruns
 from simulator.sequence import WAITING, Seq
 from simulator.tally import Tally
 from simulator.trace import Arrival
 from simulator.world import World
 
+MOVES_OFF, MOVES_FAILURE, MOVES_ON = "off", "failure", "on"  # on: also answers that outgrow their prediction
+MOVES = (MOVES_OFF, MOVES_FAILURE, MOVES_ON)
+MOST_MOVES = 8
 PoolOf = Callable[[ServiceSpec, Arrival, str], int]  # (promises, request, predicted output size) -> index of a pool
 
 
@@ -41,18 +47,19 @@ class Door:
 class Flight:
     """One request that has arrived and has not ended."""
 
-    __slots__ = ("arrival", "ask", "attempts", "member", "predicted", "seq", "size_class", "slot", "ticket")
+    __slots__ = ("arrival", "ask", "attempts", "length", "member", "predicted", "seq", "size_class", "slot", "ticket")
 
-    def __init__(self, arrival: Arrival, size_class: int, predicted: int, ask: Ask) -> None:
+    def __init__(self, arrival: Arrival, size_class: int, predicted: int, ask: Ask, length: Prediction) -> None:
         self.arrival = arrival
         self.size_class = size_class
         self.predicted = predicted  # index of its class with the predicted output size, which is all a controller knows
         self.ask = ask
+        self.length = length
         self.attempts = 0
         self.ticket: Ticket | None = None  # while it waits
         self.slot: Slot | None = None  # while it runs
         self.member: Member | None = None
-        self.seq: Seq | None = None
+        self.seq: Seq | None = None  # kept while the answer is on its way to another instance
 
     def done(self) -> bool:
         """As the queue asks: whether it waits no more."""
@@ -68,7 +75,7 @@ class RequestLife:
 
     def __init__(
         self, spec: ServiceSpec, world: World, tally: Tally, lengths: Lengths, door: Door, seed: int,
-        pool_of: PoolOf = pool_by_output, weighs: bool = False, front_s: float = 0.0,
+        pool_of: PoolOf = pool_by_output, weighs: bool = False, front_s: float = 0.0, moves: str = MOVES_OFF,
     ) -> None:  # fmt: skip
         self.spec = spec
         self.router = Router(spec, door.max_queue, seed, self._placed, on_shed=self._shed)
@@ -83,6 +90,8 @@ class RequestLife:
         self._pool_of = pool_of
         self._weighs = weighs
         self._front_s = front_s  # of the engine model: what passes outside of steps before the first token
+        self._moves = moves
+        self._overruns = Overruns(spec, world, self)
         self._cluster: SimCluster | None = None
         self._counts = LoadCounts()
         self._trace: Iterator[Arrival] = iter(())
@@ -112,14 +121,14 @@ class RequestLife:
             self.first_arrival_s = now_s
         size_class = self._tally.class_of(arrival)
         self._tally.arrived(size_class)
-        ask, output_size = self._ask(arrival, size_class, now_s)
-        flight = Flight(arrival, size_class, 3 * (size_class // 3) + SIZES.index(output_size), ask)
+        ask, output_size, length = self._ask(arrival, size_class, now_s)
+        flight = Flight(arrival, size_class, 3 * (size_class // 3) + SIZES.index(output_size), ask, length)
         self._counts.asked(flight.predicted, arrival.input_tokens)
         self.flights[flight] = None
         self._submit(flight, frozenset())
         self._await_next()
 
-    def _ask(self, arrival: Arrival, size_class: int, now_s: float) -> tuple[Ask, str]:
+    def _ask(self, arrival: Arrival, size_class: int, now_s: float) -> tuple[Ask, str, Prediction]:
         spec = self.spec
         prediction = self._lengths.predict(arrival, max(1, spec.context_tokens - arrival.input_tokens))
         self._numbers += 1
@@ -133,7 +142,7 @@ class RequestLife:
         ask = ask_for(
             str(self._numbers), pool_index, arrival.input_tokens, 1, prediction, now_s, ttft_s, spec.slo.tbt_s
         )
-        return ask, output_size
+        return ask, output_size, prediction
 
     def _submit(self, flight: Flight, refused: frozenset[str]) -> None:
         now_s = self._world.now_s
@@ -180,10 +189,13 @@ class RequestLife:
         arrival, ask = flight.arrival, flight.ask
         priority = int(ask.deadline_s * 1000) if self.spec.engine_priority else 0
         flight.slot, flight.member = slot, member
-        flight.seq = engine.add(
-            arrival.input_tokens, arrival.output_tokens, self._world.now_s,
-            priority=priority, group=flight.size_class, owner=flight,
-        )  # fmt: skip
+        if flight.seq is not None:
+            engine.adopt(flight.seq, self._world.now_s)
+        else:
+            flight.seq = engine.add(
+                arrival.input_tokens, arrival.output_tokens, self._world.now_s,
+                priority=priority, group=flight.size_class, owner=flight,
+            )  # fmt: skip
         member.touch()
         self._cluster.on_placed(member)
 
@@ -193,7 +205,10 @@ class RequestLife:
             flight = seq.owner
             assert isinstance(flight, Flight) and flight.slot is not None
             flight.slot.first_token()
-            self._tally.first_token(flight.size_class, self._world.now_s - flight.ask.arrived_s + self._front_s)
+            if seq.generated == 1:
+                self._tally.first_token(flight.size_class, self._world.now_s - flight.ask.arrived_s + self._front_s)
+            if self._moves == MOVES_ON:
+                self._overruns.watch(flight, member)
         for seq in finished:
             flight = seq.owner
             assert isinstance(flight, Flight) and seq.first_s is not None
@@ -213,18 +228,48 @@ class RequestLife:
     def _lost(self, flight: Flight, member: Member) -> None:
         seq, slot = flight.seq, flight.slot
         assert seq is not None and slot is not None
-        flight.seq = flight.slot = flight.member = None
+        flight.slot = flight.member = None
         slot.release()
-        self._tally.cut_tokens += seq.generated
-        if seq.state != WAITING or seq.preemptions:
-            self._tally.prompt_tokens += seq.prompt
-        if seq.first_s is not None:
+        if seq.first_s is not None and self._moves != MOVES_OFF and flight.attempts <= MOST_MOVES:
+            self._goes_on(flight, member)
+            return
+        begun = seq.first_s is not None
+        if not begun and seq.state == WAITING and not seq.preemptions:
+            flight.seq = None
+        self._forget_tokens(flight)
+        if begun:
             self._ends(flight, Outcome.CUT)
         elif flight.attempts > self._door.retries:
             self._ends(flight, Outcome.FAILED)
         else:
             self._tally.retried += 1
             self._submit(flight, frozenset({member.instance.id}))
+
+    def moves(self, flight: Flight, member: Member) -> None:
+        """Its sequence has left its instance, which lives on."""
+        slot = flight.slot
+        flight.slot = flight.member = None
+        assert slot is not None
+        self._goes_on(flight, member)
+        slot.release()
+
+    def _goes_on(self, flight: Flight, member: Member) -> None:
+        seq = flight.seq
+        assert seq is not None
+        self._tally.migrations += 1
+        pool = self.spec.pool_for(self.spec.edges.output_size(seq.generated + 1))
+        flight.ask = structs.replace(
+            flight.ask, input_tokens=seq.total, pool_index=max(pool, flight.ask.pool_index),
+            kv_tokens=max(flight.ask.kv_tokens, seq.total + 1),
+        )  # fmt: skip
+        self._submit(flight, frozenset({member.instance.id}))
+
+    def _forget_tokens(self, flight: Flight) -> None:
+        """What an instance made of the answer until now reaches nobody any more."""
+        seq, flight.seq = flight.seq, None
+        if seq is not None:
+            self._tally.cut_tokens += seq.generated
+            self._tally.prompt_tokens += seq.prompt
 
     # --- ending
 
@@ -236,6 +281,9 @@ class RequestLife:
             slot.release()
 
     def _ends(self, flight: Flight, outcome: Outcome) -> None:
+        if flight.seq is not None:  # it waited to go on
+            self._forget_tokens(flight)
+            outcome = Outcome.CUT
         self._tally.not_completed(flight.size_class, outcome)
         self._counts.missed(flight.predicted)
         self._gone(flight)

@@ -24,7 +24,7 @@ from simulator.faults import NO_FAULTS, Blurred, Faults, Luck, Met, PlanLost
 from simulator.lengths import Lengths
 from simulator.member import EnergyOfInstance
 from simulator.power import GpuSeconds, PowerMeter
-from simulator.request_life import Door, PoolOf, RequestLife, pool_by_output
+from simulator.request_life import MOVES_OFF, Door, PoolOf, RequestLife, pool_by_output
 from simulator.sequence import EngineCounters
 from simulator.step_costs import CostBook
 from simulator.tally import Tally
@@ -56,6 +56,7 @@ class Setup:
     knowledge: Knowledge | None = None  # None: the controller holds every pool at its configured number of instances
     first_plan: ServicePlan | None = None  # READY at second 0, as history would have it
     faults: Faults = NO_FAULTS
+    moves: str = MOVES_OFF  # which answers go on at another instance (request_life.MOVES)
     weighs: bool = False  # the output size is chosen by expected joules, as live; baselines take the likely one
 
 
@@ -122,7 +123,7 @@ def simulate(
     tally, luck = Tally(setup.spec, missed), Luck(setup.faults, setup.seed)
     life = RequestLife(
         setup.spec, world, tally, setup.lengths(), setup.door, setup.seed, setup.pool_of, setup.weighs,
-        setup.model.front_s,
+        setup.model.front_s, setup.moves,
     )  # fmt: skip
     cluster = SimCluster(
         setup.spec, life.router, CostBook(setup.model), tally.gaps, world, setup.gpus, setup.costs,

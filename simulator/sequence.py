@@ -17,8 +17,8 @@ class Seq:
     """One sequence. Only its engine writes to it. `owner` is the driver's own."""
 
     __slots__ = (
-        "computed", "end", "finish_at", "finished_s", "first_s", "from_late", "from_step", "gaps_late", "generated",
-        "group", "last_s", "order", "owner", "preemptions", "priority", "prompt", "state", "total",
+        "adopted", "computed", "end", "finish_at", "finished_s", "first_s", "from_late", "from_step", "gaps_late",
+        "generated", "group", "last_s", "order", "owner", "preemptions", "priority", "prompt", "state", "total",
     )  # fmt: skip
 
     def __init__(self, prompt: int, end: int, priority: int, order: int, group: int, owner: object) -> None:
@@ -32,6 +32,7 @@ class Seq:
         self.generated = 0  # as of `from_step`
         self.total = prompt  # prompt and generated tokens, as of `from_step`
         self.computed = 0
+        self.adopted = False  # it came from another engine and has no token of this one yet
         self.from_step = 0  # the engine's count of steps when decoding began
         self.from_late = 0
         self.finish_at = -1  # the engine's count of steps at which the last token comes

@@ -16,6 +16,7 @@ from core.service import SIZES, Edges, Slo
 from simulator.experiment import Experiment
 from simulator.lengths import NAMED
 from simulator.load import PoissonLoad
+from simulator.request_life import MOVES
 
 Apply = Callable[[Experiment, Any], Experiment]
 MOST_POOLS = 16
@@ -75,6 +76,7 @@ def keys() -> dict[str, Key]:
         "pools": Key(f"a number from 2 to {MOST_POOLS}", _count(2, MOST_POOLS), _of_experiment("pools")),
         "predictor": Key(f"{', '.join(NAMED)} or an accuracy from 0 to 1", _predictor, _of_experiment("predictor")),
         "swept_on": Key(" or ".join(SWEPT_ON), _swept_on, _of_experiment("swept_on")),
+        "migration": Key(" or ".join(MOVES), _moves, _of_experiment("moves")),
         "power_cap": Key("watts above 0", _positive, _of_experiment("power_cap_w")),
         "scale": Key("copies of the trace, above 0", _positive, _scale),
         "tick_s": Key("seconds above 0", _positive, _of_experiment("tick_s")),
@@ -149,6 +151,12 @@ def _edges(least: int, most: int) -> Callable[[str], tuple[int, ...]]:
 
 def _predictor(text: str) -> str:
     if text not in NAMED and not 0 <= float(text) <= 1:
+        raise ValueError
+    return text
+
+
+def _moves(text: str) -> str:
+    if text not in MOVES:
         raise ValueError
     return text
 

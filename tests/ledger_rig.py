@@ -146,8 +146,8 @@ class Life(RequestLife):
         self.stints.pop(flight).end_s = self._world.now_s
         del self.flights[flight]
         rest = Arrival(self._world.now_s, flight.arrival.input_tokens + out, max(1, flight.arrival.output_tokens - out))
-        ask, _ = self._ask(rest, flight.size_class, self._world.now_s)
-        again = Flight(rest, flight.size_class, flight.predicted, ask)
+        ask, _, length = self._ask(rest, flight.size_class, self._world.now_s)
+        again = Flight(rest, flight.size_class, flight.predicted, ask, length)
         self.flights[again] = None
         self.bills[again] = bill
         try:
