@@ -62,12 +62,16 @@ export const keyed = (parent, items, keyOf, make, show) => {
 export const NONE = "–";
 const known = (value) => typeof value === "number" && Number.isFinite(value);
 
+// Made once: a formatter costs a hundred times what it is to use it.
+const places = [0, 1, 2, 3, 4].map((digits) => new Intl.NumberFormat("en", { maximumFractionDigits: digits }));
+const toSecond = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const toMinute = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
+
 export const number = (value, digits = 3) => {
   if (!known(value)) return NONE;
   if (value === 0) return "0";
   const size = Math.abs(value);
-  const places = Math.max(0, Math.min(4, digits - 1 - Math.floor(Math.log10(size))));
-  return value.toLocaleString("en", { maximumFractionDigits: places });
+  return places[Math.max(0, Math.min(4, digits - 1 - Math.floor(Math.log10(size))))].format(value);
 };
 
 const scaled = (value, unit, digits) => {
@@ -97,8 +101,7 @@ export const since = (value) => {
   if (value < 5400) return `${Math.round(value / 60)} min`;
   return `${number(value / 3600, 2)} h`;
 };
-export const clock = (t, fine = true) =>
-  new Date(t * 1000).toLocaleTimeString("en-GB", fine ? {} : { hour: "2-digit", minute: "2-digit" });
+export const clock = (t, fine = true) => (fine ? toSecond : toMinute).format(t * 1000);
 export const many = (count, one, more = `${one}s`) => `${count} ${count === 1 ? one : more}`;
 
 // How a figure is known; every energy figure carries one.
