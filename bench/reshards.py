@@ -87,7 +87,8 @@ class Callers:
 
 
 def settled(http: httpx.Client, pool: str) -> bool:
-    """One instance, ready, of this pool."""
+    """One instance, ready, of this pool. Not asked more often than an operator's script would."""
+    time.sleep(0.25)
     shown = http.get("/admin/instances").json()
     return [(one["pool"], one["state"]) for one in shown] == [(pool, "ready")]
 
@@ -115,7 +116,7 @@ def main() -> int:
         gateway = Process(
             ["joulegate.py", "serve", str(config(folder, port, asked.vllm, asked.model))], folder / "gateway.log"
         )
-        http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=10)
+        http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60)
         try:
             until(lambda: b"listening" in (folder / "gateway.log").read_bytes(), 60)
             if until(lambda: settled(http, POOLS[0]), 300) is None:
