@@ -48,8 +48,9 @@ def test_today_s_code_decides_as_it_did() -> None:
 
 
 def test_other_code_is_told_from_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    as_recorded = rows()
     monkeypatch.setattr(ticking, "set_clocks", lambda one, *rest: (one, []))
-    found = redecide(rows(), plans=False)
+    found = redecide(as_recorded, plans=False)
     assert found.changed > 0
     first = found.differences[0]
     assert first["what"] == "decided" and first["was"] != first["now"]
