@@ -71,9 +71,8 @@ class Callers:
                 try:
                     with client.stream("POST", f"{self._url}/v1/chat/completions", json=body) as answer:
                         said = answer.read()
-                    good = (
-                        answer.status_code == 200 and said.rstrip().endswith(b"data: [DONE]") and b'"error"' not in said
-                    )
+                    whole = said.rstrip().endswith(b"data: [DONE]") and b'data: {"error"' not in said
+                    good = answer.status_code == 200 and whole
                     if not good:
                         self.failed.append(f"{answer.status_code} {said[-300:]!r}")
                 except httpx.HTTPError as error:
