@@ -50,7 +50,9 @@ class Events:
     def tell(self, event: str, row: Mapping[str, object]) -> None:
         """Kept, and sent to all who listen."""
         self._number += 1
-        kept = {"id": self._number, "event": event, **row}
+        kept = {**row, "id": self._number, "event": event}
+        if "id" in row:  # of a plan, an override: the event has a number of its own
+            kept["of"] = row["id"]
         self._ring.append(kept)
         self.send(event, kept, self._number)
 
