@@ -28,6 +28,7 @@ from urllib.parse import urlsplit
 
 import uvloop
 
+from bench.machine import cpu_s
 from bench.replay import nearest_rank, wait_ready
 from core.clock import SystemClock
 from core.errors import JoulegateError
@@ -134,15 +135,6 @@ def compared(heard: Heard, ran: Ran) -> dict[str, dict[str, float]]:
     return rows
 
 
-def cpu_seconds(pids: Iterable[int]) -> float:
-    """User and system time of these processes."""
-    total = 0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        total += int(fields[11]) + int(fields[12])
-    return total / os.sysconf("SC_CLK_TCK")
-
-
 async def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", type=Path)
@@ -164,9 +156,9 @@ async def main() -> int:
     gateway = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         await wait_ready(url, 120)
-        before_s, began_s = cpu_seconds(pids), CLOCK.now_s()
+        before_s, began_s = cpu_s(pids), CLOCK.now_s()
         heard = await live(url, spec.name, arrivals)
-        load = (cpu_seconds(pids) - before_s) / (CLOCK.now_s() - began_s)
+        load = (cpu_s(pids) - before_s) / (CLOCK.now_s() - began_s)
     finally:
         gateway.send_signal(signal.SIGTERM)
         gateway.wait(60)

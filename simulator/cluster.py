@@ -164,6 +164,7 @@ class SimCluster:
             case GiveBack():
                 self.stock.give_back(action.gpus, self._world.now_s)
             case Hold() | Release() | Exclude():
+                # Only an operator's orders bring these; one in a simulation is a fault of its setup.
                 raise NotImplementedError("simulated instances have no operators")
             case Steer():
                 self.router.steer(action)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
+from copy import copy
 
 from simulator.engine import EngineLimits
 from simulator.sequence import DECODING, GONE, PREFILLING, WAITING, EngineCounters, Joules, Segment, Seq
@@ -88,11 +89,7 @@ class DesEngine:
         """Output tokens of `seq` that are out by `now_s`."""
         if seq.state != DECODING:
             return seq.generated
-        done, segment = self._step - seq.from_step, self._segment
-        if segment is not None and segment.run is not None and now_s > segment.start_s:
-            begun = min(segment.steps, segment.run.steps_begun(now_s - segment.start_s))
-            done += begun - (segment.start_s + segment.run.total_s(begun) > now_s + 1e-9)
-        return seq.generated + done
+        return seq.generated + self._step - seq.from_step + _steps_out(self._segment, now_s)
 
     # --- requests and clock
 
@@ -110,13 +107,16 @@ class DesEngine:
         heapq.heappush(self._waiting, seq)
         return seq
 
-    def adopt(self, seq: Seq, now_s: float) -> None:
-        """Goes on with a sequence that another engine gave up: all it has is computed again, as after a preemption."""
+    def adopt(self, gone: Seq, now_s: float) -> Seq:
+        """Goes on with a sequence that another engine gave up: all it has is computed again, as after a preemption. The
+        answer is a new one: the other engine may hold the old one in its heaps, and tells by its state that it went."""
         self._hold_at(now_s)
         self._orders += 1
+        seq = copy(gone)
         seq.order, seq.state, seq.computed, seq.adopted = self._orders, WAITING, 0, True
         seq.preemptions += 1
         heapq.heappush(self._waiting, seq)
+        return seq
 
     def abort(self, seq: Seq, now_s: float) -> bool:
         """Frees it when the step under way ends; False if it is no longer here."""
@@ -178,12 +178,10 @@ class DesEngine:
         self.advance(now_s)
         self.joules = self.joules_at(now_s)
         segment, self._segment = self._segment, None
-        if segment is not None and segment.run is not None and now_s > segment.start_s:
-            steps = min(segment.steps, segment.run.steps_begun(now_s - segment.start_s))
-            steps -= segment.start_s + segment.run.total_s(steps) > now_s + 1e-9
-            if steps:
-                self._boundary_s = segment.start_s + segment.run.total_s(steps)
-                self._took_tokens(segment, steps)
+        steps = _steps_out(segment, now_s)
+        if segment is not None and segment.run is not None and steps:
+            self._boundary_s = segment.start_s + segment.run.total_s(steps)
+            self._took_tokens(segment, steps)
         for seq in (*self._decoding, *self._prefilling):
             self._leave(seq)
         self._boundary_s = now_s
@@ -388,3 +386,11 @@ class DesEngine:
         seq.state = GONE
         seq.last_s = seq.finished_s = self._boundary_s
         finished.append(seq)
+
+
+def _steps_out(segment: Segment | None, now_s: float) -> int:
+    """Whole decode steps of the run under way that have ended by `now_s`."""
+    if segment is None or segment.run is None or now_s <= segment.start_s:
+        return 0
+    begun = min(segment.steps, segment.run.steps_begun(now_s - segment.start_s))
+    return begun - (segment.start_s + segment.run.total_s(begun) > now_s + 1e-9)

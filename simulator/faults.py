@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from simulator.world import World
 
 SLOW_TIMES = 4.0  # a slow start takes this many times as long
-LOADS = ("running", "sequences", "kv_tokens", "prefill_tokens", "tbt_limit_s")  # what a stale reading is stale in
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +134,7 @@ def _late(seen: Seen, past: Seen) -> Seen:
 
 
 def _with_load(one: SeenInstance, old: SeenInstance) -> SeenInstance:
-    loads: dict[str, int | float] = {name: getattr(old, name) for name in LOADS}
-    change: Callable[..., SeenInstance] = replace
-    return change(one, **loads)
+    return replace(
+        one, running=old.running, sequences=old.sequences, kv_tokens=old.kv_tokens, prefill_tokens=old.prefill_tokens,
+        tbt_limit_s=old.tbt_limit_s,
+    )  # fmt: skip

@@ -76,9 +76,7 @@ class Confused:
 
     def predict(self, arrival: Arrival, room_tokens: int) -> Prediction:
         true = SIZES.index(self._edges.output_size(arrival.output_tokens))
-        draw, row = self._random.random(), self._confusion[true]
-        size = 0 if draw < row[0] else 1 if draw < row[0] + row[1] else 2
-        return self._by_size[size]
+        return self._by_size[drawn(self._confusion[true], self._random)]
 
     def learn(self, arrival: Arrival) -> None:
         return
@@ -107,11 +105,16 @@ class Calibrated:
 
     def predict(self, arrival: Arrival, room_tokens: int) -> Prediction:
         true = SIZES.index(self._edges.output_size(arrival.output_tokens))
-        drawn, row = self._random.random(), self._confusion[true]
-        return self._by_draw[0 if drawn < row[0] else 1 if drawn < row[0] + row[1] else 2]
+        return self._by_draw[drawn(self._confusion[true], self._random)]
 
     def learn(self, arrival: Arrival) -> None:
         return
+
+
+def drawn(row: Sequence[float], luck: random.Random) -> int:
+    """Index of a size, by the row's probabilities."""
+    draw = luck.random()
+    return 0 if draw < row[0] else 1 if draw < row[0] + row[1] else 2
 
 
 def mixed_quantile(p: Sequence[float], usual: Sequence[Usual], edges: Edges, q: float) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from core.request import Outcome
 from core.service import CLASSES
-from simulator.faults import Faults
+from simulator.faults import NO_FAULTS
 from simulator.run import Ran
 from simulator.sketch import Sketch
 
@@ -67,7 +67,7 @@ def figures(ran: Ran, rates: Rates, power_cap_w: float | None = None) -> dict[st
         "cost_energy_usd": kwh * rates.usd_per_kwh,
         "gco2": kwh * rates.gco2_per_kwh,
     }
-    if ran.setup.faults != Faults():
+    if ran.setup.faults != NO_FAULTS:
         row["faults"] = ran.met.as_dict()
     if power_cap_w is not None:
         row["over_power_cap"] = ran.meter.share_above(power_cap_w)

@@ -190,7 +190,7 @@ class RequestLife:
         priority = int(ask.deadline_s * 1000) if self.spec.engine_priority else 0
         flight.slot, flight.member = slot, member
         if flight.seq is not None:
-            engine.adopt(flight.seq, self._world.now_s)
+            flight.seq = engine.adopt(flight.seq, self._world.now_s)
         else:
             flight.seq = engine.add(
                 arrival.input_tokens, arrival.output_tokens, self._world.now_s,

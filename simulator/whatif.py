@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -75,8 +75,8 @@ def keys() -> dict[str, Key]:
         "static": Key("instances of singlepool", _count(1), _of_experiment("static_instances")),
         "pools": Key(f"a number from 2 to {MOST_POOLS}", _count(2, MOST_POOLS), _of_experiment("pools")),
         "predictor": Key(f"{', '.join(NAMED)} or an accuracy from 0 to 1", _predictor, _of_experiment("predictor")),
-        "swept_on": Key(" or ".join(SWEPT_ON), _swept_on, _of_experiment("swept_on")),
-        "migration": Key(" or ".join(MOVES), _moves, _of_experiment("moves")),
+        "swept_on": Key(" or ".join(SWEPT_ON), _one_of(SWEPT_ON), _of_experiment("swept_on")),
+        "migration": Key(" or ".join(MOVES), _one_of(MOVES), _of_experiment("moves")),
         "power_cap": Key("watts above 0", _positive, _of_experiment("power_cap_w")),
         "scale": Key("copies of the trace, above 0", _positive, _scale),
         "tick_s": Key("seconds above 0", _positive, _of_experiment("tick_s")),
@@ -155,16 +155,13 @@ def _predictor(text: str) -> str:
     return text
 
 
-def _moves(text: str) -> str:
-    if text not in MOVES:
-        raise ValueError
-    return text
+def _one_of(known: Sequence[str]) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in known:
+            raise ValueError
+        return text
 
-
-def _swept_on(text: str) -> str:
-    if text not in SWEPT_ON:
-        raise ValueError
-    return text
+    return read
 
 
 # --- what it changes

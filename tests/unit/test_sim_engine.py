@@ -290,3 +290,33 @@ def test_a_sketch_answers_the_nearest_rank_from_above() -> None:
         exact = sorted(values)[math.ceil(q * len(values)) - 1]
         assert exact <= sketch.quantile(q) <= exact * 1.0026
     assert Sketch().quantile(0.5) is None
+
+
+@pytest.mark.parametrize("late_steps", range(8))
+def test_a_sequence_that_went_elsewhere_is_nothing_to_its_first_engine_any_more(late_steps: int) -> None:
+    """Also where both engines count the same steps, so that what one remembers of its end is what the other plans."""
+    gaps, book = GapSketches(1), CostBook(model())
+    here, there = (DesEngine(book, 8, 1980, EngineLimits(), gaps) for _ in range(2))
+    companions = [here.add(10, 400, 0.0), there.add(10, 400, 0.0)]
+    moving = here.add(20, 60, 0.0)
+    step_s = book.model.decode_step_s(8, 1980, 2, 60)
+    for engine in (here, there):
+        run_to(engine, 20 * step_s)
+    here.abort(moving, 20 * step_s)
+    run_to(here, (22 + late_steps) * step_s)
+    run_to(there, (22 + late_steps) * step_s)
+    out, now_s = moving.generated, (22 + late_steps) * step_s
+    assert 0 < out < 60 and moving.finished_s is None
+    moved = there.adopt(moving, now_s)
+    ended = run_to(here, 1000.0) + run_to(there, 1000.0)
+    assert set(ended) == {*companions, moved} and len(ended) == 3
+    assert moved.generated == moved.end == 60 and moving.generated == out
+    assert here.counters.generation_tokens + there.counters.generation_tokens == 400 + 400 + 60
+
+
+def run_to(engine: DesEngine, until_s: float) -> list[Seq]:
+    """Those that ended by then."""
+    ended: list[Seq] = []
+    while (due_s := engine.next_event_s()) <= until_s:
+        ended += engine.advance(due_s)[1]
+    return ended
