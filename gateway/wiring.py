@@ -42,6 +42,7 @@ from gateway.tariff import Tariff, make_tariff
 from pools.admission import Admission
 from pools.clocks import EngineClocks
 from pools.cluster import LiveCluster
+from pools.connection import authority
 from pools.counters import Counters, EngineCounters, GpuCounters
 from pools.fleet import Fleet, FleetLimits
 from pools.gpu_book import GpuBook
@@ -239,7 +240,7 @@ def make_service(
 
     admission = Admission(spec, clock, max_queue=config.limits.max_queue, max_wait_s=config.limits.max_wait_s)
     agent = shared.agents.get(spec.launcher.agent)
-    launcher = make_launcher(spec, environment, shared, agent)
+    launcher = make_launcher(spec, environment, shared, agent, authority(config.listen.host, config.listen.port))
     model = load_engine_model(spec.profile) if spec.profile else None
     limits = FleetLimits(
         config.limits.connect_timeout_s, config.health.fall, config.health.rise,
@@ -274,13 +275,15 @@ def make_knobs(spec: ServiceSpec, model: EngineModel | None, http: httpx.AsyncCl
 
 
 def make_launcher(
-    spec: ServiceSpec, environment: Mapping[str, str], shared: Shared, agent: HostAgent | None
+    spec: ServiceSpec, environment: Mapping[str, str], shared: Shared, agent: HostAgent | None, address: str
 ) -> Launcher:
     if spec.launcher.kind == "static":
         return StaticLauncher()
     if agent is None:
-        return ProcessLauncher(spec, environment, shared.gpus, speed=shared.speed)
-    return ProcessLauncher(spec, environment, agent.book, emulated_gpus=lambda: agent.state_file, speed=shared.speed)
+        return ProcessLauncher(spec, environment, shared.gpus, speed=shared.speed, address=address)
+    return ProcessLauncher(
+        spec, environment, agent.book, emulated_gpus=lambda: agent.state_file, speed=shared.speed, address=address
+    )
 
 
 async def take_over(running: Running) -> list[str]:

@@ -2,7 +2,9 @@
 
 Every child leads a session of its own and carries three words in its environment: which instance it is, which gateway
 started it (process id and start time), and what it was started as. So nothing has to be written down: what runs is the
-truth. A child is an orphan when the gateway that is named there is not alive any more, whoever its parent is now."""
+truth. A child is an orphan when the gateway that is named there is not alive any more, whoever its parent is now. It
+belongs to the next gateway of the same home alone: two gateways of one host may have services of one name, and while
+one of them is down the other must not end what it has left."""
 
 from __future__ import annotations
 
@@ -18,9 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import structlog
+
+HOME = "home"  # the key of `about` that says whose children these are, over restarts
 MARK, OWNER, ABOUT = "JOULEGATE_INSTANCE", "JOULEGATE_GATEWAY", "JOULEGATE_ABOUT"
 # vLLM names its processes with setproctitle, which writes the title over the environment unless it is told not to.
 KEEP_ENVIRONMENT = {"SPT_NOENV": "1"}
+log = structlog.get_logger("joulegate.children")
 REAP_S = 0.5  # a killed process is gone at once, unless its kernel call hangs, as in a driver that is stuck
 
 
@@ -103,9 +109,9 @@ def unmarked(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name not in (MARK, OWNER, ABOUT)}
 
 
-def orphans(prefix: str) -> list[Orphan]:
-    """Children whose name begins with `prefix` and whose gateway is gone, oldest first; they are the caller's from now
-    on, and no other gateway gets them while it lives. What a dead leader has left
+def orphans(prefix: str, home: str) -> list[Orphan]:
+    """Children of this home whose name begins with `prefix` and whose gateway is gone, oldest first; they are the
+    caller's from now on, and no other gateway gets them while it lives. What a dead leader has left
     (engine workers whose API server was killed) is ended here: nobody can reach it."""
     found: list[tuple[int, int, Orphan]] = []
     leaderless: set[int] = set()
@@ -114,12 +120,16 @@ def orphans(prefix: str) -> list[Orphan]:
         name = words.get(MARK, "")
         if not name.startswith(prefix) or _lives(words.get(OWNER, "")):
             continue
+        about = _about(words.get(ABOUT, ""))
+        if about.get(HOME) != home:
+            log.info("another gateway has left this running; it is left alone", instance=name, pid=pid)
+            continue
         with contextlib.suppress(ProcessLookupError):
             session, identity = os.getsid(pid), identity_of(pid)
             if session != pid and identity_of(session) is None:
                 leaderless.add(session)
             elif session == pid and identity is not None and (claim := _claim(identity)) is not None:
-                orphan = Orphan(name, Child(identity, claim=claim), _about(words.get(ABOUT, "")))
+                orphan = Orphan(name, Child(identity, claim=claim), about)
                 found.append((identity.started, pid, orphan))
     for session in leaderless:
         kill_session(session)

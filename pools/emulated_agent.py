@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from pools.children import Child, kill_session, orphans, start
+from pools.children import HOME, Child, kill_session, orphans, start
 
 STOP_S = 5.0
 
@@ -23,6 +23,7 @@ class EmulatedAgent:
         self.address = f"unix:{folder}/agent.sock"
         self._name = f"joulegate-agent/{name}"
         self._folder = Path(folder)
+        self._home = str(self._folder.resolve())
         self._environment = dict(environment)
         self._argv = [
             sys.executable, "-m", "joulegate", "agent", "--emulate", emulate, "--listen", self.address,
@@ -37,7 +38,7 @@ class EmulatedAgent:
         if self._child is not None and self._child.alive():
             return
         first, self._child = self._child is None, None
-        for orphan in orphans(self._name) if first else ():
+        for orphan in orphans(self._name, self._home) if first else ():
             if self._child is None and orphan.about.get("argv") == self._argv:
                 self._child = orphan.child
             else:
@@ -46,7 +47,8 @@ class EmulatedAgent:
         if self._child is None:
             self._folder.mkdir(parents=True, exist_ok=True)
             log = self._folder / "agent.log"
-            self._child = start(self._name, self._argv, self._environment, {"argv": self._argv}, log)
+            about = {"argv": self._argv, HOME: self._home}
+            self._child = start(self._name, self._argv, self._environment, about, log)
 
     @property
     def alive(self) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from core.service import InstanceLimits, PoolSpec, ServiceSpec
-from pools.children import Child, kill_session, orphans
+from pools.children import HOME, Child, Orphan, kill_session, orphans
 from pools.children import start as start_child
 from pools.gpu_book import GpuBook
 
@@ -94,7 +94,8 @@ class StaticLauncher:
 
 class ProcessLauncher:
     """Sessions on this host. `_undead` are killed children that have not ended yet: they keep their GPUs until they
-    have. `emulated_gpus`: the file of the emulated GPUs that emulated engines run on; empty: they need none."""
+    have. `emulated_gpus`: the file of the emulated GPUs that emulated engines run on; empty: they need none.
+    `address`: where this gateway listens; with the folder of the logs it tells its children from another gateway's."""
 
     managed = True
 
@@ -107,8 +108,10 @@ class ProcessLauncher:
         emulated_gpus: Callable[[], str] = str,
         spawn: Spawn = start_child,
         speed: float = 1.0,
+        address: str = "",
     ) -> None:
         self._speed = speed
+        self._home = f"{address} {Path(service.launcher.log_dir).resolve()}"
         self._spawn = spawn
         self._kill = kill
         self._undead: dict[str, Child] = {}
@@ -137,7 +140,7 @@ class ProcessLauncher:
             f"{self._service.name}/{instance_id}",
             [_fill(word, values) for word in argv],
             self._environment | {k: _fill(v, values) for k, v in extra.items()},
-            _about(pool, place, self._print()) | {"nvml_state": values["nvml_state"]},
+            _about(pool, place, self._print()) | {"nvml_state": values["nvml_state"], HOME: self._home},
             Path(spec.log_dir) / f"{instance_id}.log",
         )
         return place
@@ -168,12 +171,11 @@ class ProcessLauncher:
     def take_over(self) -> tuple[list[Found], list[str]]:
         """Instances of another make (argv, model, pool gone) are ended, and so are those that share a GPU."""
         found, ended = [], []
-        for orphan in orphans(f"{self._service.name}/"):
+        for orphan in orphans(f"{self._service.name}/", self._home):
             instance_id = orphan.name.rpartition("/")[2]
             one = self._found(instance_id, orphan.about)
             if one is None or instance_id in self._children:
-                orphan.child.kill(self._kill)
-                orphan.child.reap()
+                self._end_leftover(orphan)
                 ended.append(instance_id)
                 continue
             self._children[instance_id] = orphan.child
@@ -181,6 +183,14 @@ class ProcessLauncher:
                 self._gpus.hold(instance_id, one.place.gpus)
             found.append(one)
         return found, ended
+
+    def _end_leftover(self, orphan: Orphan) -> None:
+        """Its GPUs are nobody else's before it has ended."""
+        orphan.child.kill(self._kill)
+        orphan.child.reap()
+        holder = f"leftover {orphan.child.pid}"
+        self._undead[holder] = orphan.child
+        self._gpus.hold(holder, orphan.about.get("gpus", ()))
 
     def _found(self, instance_id: str, about: Mapping[str, Any]) -> Found | None:
         pool = next((pool for pool in self._service.pools if pool.name == about.get("pool")), None)

@@ -39,6 +39,11 @@ def spec(folder: Path, *argv: str, name: str = "contract") -> ServiceSpec:
     return ServiceSpec(name, "tiny", 4096, Slo(), Edges(), (POOL,), launcher)
 
 
+def emulated_spec(folder: Path) -> ServiceSpec:
+    kind = LauncherSpec("emulated", log_dir=str(folder))
+    return replace(spec(folder), launcher=kind, profile="llama-3.1-8b")
+
+
 def session(leader: int) -> list[int]:
     """Living processes of a session, zombies left out."""
     found = []
@@ -76,9 +81,23 @@ def processes(tmp_path: Path) -> Iterator[ProcessLauncher]:
     launcher.stop("a-1", force=True)
 
 
-@pytest.fixture(params=["static", "process"])
+@pytest.fixture
+def emulated(tmp_path: Path) -> Iterator[ProcessLauncher]:
+    """Emulated engines, each on GPUs of its own."""
+    launcher = ProcessLauncher(emulated_spec(tmp_path), os.environ, GpuBook())
+    yield launcher
+    launcher.stop("a-1", force=True)
+
+
+@pytest.fixture(params=["static", "processes", "emulated"])
 def launcher(request: pytest.FixtureRequest) -> Launcher:
-    return StaticLauncher() if request.param == "static" else request.getfixturevalue("processes")
+    return StaticLauncher() if request.param == "static" else request.getfixturevalue(request.param)
+
+
+@pytest.fixture(params=["processes", "emulated"])
+def managed(request: pytest.FixtureRequest) -> ProcessLauncher:
+    launcher: ProcessLauncher = request.getfixturevalue(request.param)
+    return launcher
 
 
 def healthy(place: Place) -> bool:
@@ -116,12 +135,12 @@ def test_start_alive_stop(launcher: Launcher) -> None:
 # --- processes
 
 
-def test_alive_is_the_truth_when_a_child_dies(processes: ProcessLauncher) -> None:
-    place = processes.start("a-1", POOL)
+def test_alive_is_the_truth_when_a_child_dies(managed: ProcessLauncher) -> None:
+    place = managed.start("a-1", POOL)
     assert until(lambda: healthy(place))
     os.kill(leader_of("a-1"), signal.SIGKILL)
-    assert until(lambda: not processes.alive("a-1"))
-    assert not processes.alive("b-1")
+    assert until(lambda: not managed.alive("a-1"))
+    assert not managed.alive("b-1")
 
 
 def test_a_whole_session_goes_with_its_server(processes: ProcessLauncher) -> None:
@@ -240,9 +259,9 @@ def parent(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
             os.kill(pid, signal.SIGKILL)
 
 
-def taking_over(folder: Path, name: str, *argv: str) -> ProcessLauncher:
+def taking_over(folder: Path, name: str, *argv: str, address: str = "", gpus: GpuBook | None = None) -> ProcessLauncher:
     argv = argv or (sys.executable, "-c", "import time; time.sleep(600)", "{port}")
-    return ProcessLauncher(spec(folder, *argv, name=name), os.environ, GpuBook())
+    return ProcessLauncher(spec(folder, *argv, name=name), os.environ, gpus or GpuBook(), address=address)
 
 
 def test_only_orphans_of_this_service_are_taken_over(parent: subprocess.Popen[str], tmp_path: Path) -> None:
@@ -265,6 +284,44 @@ def test_only_orphans_of_this_service_are_taken_over(parent: subprocess.Popen[st
     assert not session(child)
 
 
+def test_two_gateways_with_services_of_one_name_leave_each_other_alone(
+    parent: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    """One is down for a moment; the other one starts meanwhile, with an engine of another make even."""
+    children = [leader_of(instance_id, tmp_path.name) for instance_id in ("a-1", "b-2")]
+    parent.kill()
+    parent.wait()
+    for folder, address in ((tmp_path / "elsewhere", ""), (tmp_path, "127.0.0.1:8081")):
+        for argv in ((), ("another-engine", "{port}")):
+            assert taking_over(folder, tmp_path.name, *argv, address=address).take_over() == ([], [])
+    assert [session(child) for child in children] == [[child] for child in children]
+    found, _ = taking_over(tmp_path, tmp_path.name).take_over()
+    assert [one.instance_id for one in found] == ["a-1", "b-2"]
+
+
+def test_what_is_ended_at_a_start_keeps_its_gpus_until_it_has_ended(tmp_path: Path) -> None:
+    argv = (sys.executable, "-c", "import time; time.sleep(600)", "{port}", "{gpus}")
+    starter = STARTER.replace('"{port}")', '"{port}", "{gpus}")')
+    made = subprocess.Popen(
+        [sys.executable, "-c", starter, str(ROOT), str(tmp_path), tmp_path.name, "a-1"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert made.stdout is not None and made.stdout.readline() == "started\n"
+    leader = leader_of("a-1", tmp_path.name)
+    made.kill()
+    made.wait()
+    made.stdout.close()
+    gpus, stuck = GpuBook(), list[int]()
+    service = replace(spec(tmp_path, *argv, name=tmp_path.name), model="another")
+    launcher = ProcessLauncher(service, os.environ, gpus, kill=stuck.append)
+    assert launcher.take_over() == ([], ["a-1"]) and stuck == [leader]
+    assert gpus.take("b-1", 2) == ("2", "3"), "a kill that hangs in the driver"
+    os.kill(leader, signal.SIGKILL)
+    assert until(lambda: not session(leader))
+    launcher.stop("never-1", force=True)
+    assert gpus.take("c-1", 2) == ("0", "1")
+
+
 def test_an_orphan_of_another_make_is_ended(parent: subprocess.Popen[str], tmp_path: Path) -> None:
     child = leader_of("a-1", tmp_path.name)
     parent.kill()
@@ -278,7 +335,7 @@ def test_an_agent_that_does_not_answer_is_no_reason_to_end_anything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Emulated engines run on the GPUs of an agent's file; whether it is the same one is not known while it is dead."""
-    emulated = replace(spec(tmp_path), launcher=LauncherSpec("emulated", log_dir=str(tmp_path)))
+    emulated = emulated_spec(tmp_path)
     told: list[Mapping[str, object]] = []
 
     def spawn(name: str, argv: object, environment: object, about: Mapping[str, object], log: object) -> Child:
@@ -291,7 +348,7 @@ def test_an_agent_that_does_not_answer_is_no_reason_to_end_anything(
     launcher("/gpus").start("a-1", POOL)
     for file, taken in (("/gpus", ["a-1"]), ("", ["a-1"]), ("/others", [])):
         orphan = Orphan("contract/a-1", Child(Identity(1 << 30, 1)), json.loads(json.dumps(told[0])))
-        monkeypatch.setattr("pools.launcher.orphans", lambda prefix, orphan=orphan: [orphan])
+        monkeypatch.setattr("pools.launcher.orphans", lambda prefix, home, orphan=orphan: [orphan])
         found, ended = launcher(file).take_over()
         assert [one.instance_id for one in found] == taken and ended == ([] if taken else ["a-1"])
 
