@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from controller.knowledge import Knowledge
 from controller.loop import Answers, Controller, solved_at_once
@@ -100,6 +101,19 @@ class Ran:
         }
 
 
+@dataclass(slots=True)
+class Failures:
+    """Passes rows on, and keeps the first failure that was not injected: a later one never hides it."""
+
+    told: Recorder
+    first: str = ""
+
+    def record(self, row: dict[str, Any]) -> None:
+        if row["kind"] in ("tick_failed", "plan_failed") and not row["error"].startswith(PlanLost.__name__):
+            self.first = self.first or row["error"]
+        self.told.record(row)
+
+
 class BooksDoNotBalance(AssertionError):
     """A simulated quantity appeared or vanished: a fault of the simulator, never of what it simulates."""
 
@@ -130,7 +144,7 @@ def simulate(
         life.progressed, life.lost, luck,
     )  # fmt: skip
     clock = SimClock(world)
-    knowledge = setup.knowledge or Knowledge()
+    knowledge, failures = setup.knowledge or Knowledge(), Failures(recorder or NullRecorder())
 
     async def solved(ask: Ask) -> Answers:
         if not luck.plan_comes():
@@ -138,7 +152,7 @@ def simulate(
         return await solved_at_once(ask)
 
     controller = Controller(
-        Blurred(cluster, luck), clock, recorder or NullRecorder(), interval_s=setup.tick_s, knowledge=lambda: knowledge,
+        Blurred(cluster, luck), clock, failures, interval_s=setup.tick_s, knowledge=lambda: knowledge,
         solve=solved, inline=True, taped=recorder is not None,
     )  # fmt: skip
     if setup.first_plan is not None:
@@ -152,8 +166,8 @@ def simulate(
         setup.driver(world, cluster, tally)
     life.begin(iter(trace), cluster)
     run_simulated(controller.run() if setup.driver is None else clock.sleep_until(math.inf))
-    if controller.last_error and not controller.last_error.startswith(PlanLost.__name__):
-        raise RuntimeError(f"a tick failed: {controller.last_error}")
+    if failures.first:
+        raise RuntimeError(f"a tick failed: {failures.first}")
     cluster.meter.until(world.now_s)
     cluster.stock.until(world.now_s)
     ran = Ran(

@@ -4,12 +4,16 @@ from dataclasses import replace
 
 import pytest
 
+from controller.knowledge import Settings
+from core.instances import Seen
 from core.request import Outcome
 from simulator.case import make_case, shipped_service
+from simulator.cluster import SimCluster
 from simulator.faults import Faults
-from simulator.joulegate_policy import joulegate
+from simulator.joulegate_policy import joulegate, joulegate_setup
 from simulator.policies import singlepool
-from simulator.run import Ran
+from simulator.run import Ran, simulate
+from simulator.world import World
 from tests.unit.test_sim_policies import MODEL
 from tests.unit.test_simulate_command import trace
 
@@ -47,3 +51,25 @@ def test_a_seed_repeats_itself_and_another_does_not() -> None:
     one, same, other = (run(singlepool, seed=seed, deaths=20.0, slow_starts=0.5) for seed in (1, 1, 2))
     assert one.joules == same.joules and one.met == same.met
     assert other.joules != one.joules
+
+
+def test_an_injected_fault_hides_no_real_one() -> None:
+    case = replace(
+        make_case(shipped_service("llama-2-70b"), MODEL, lambda: iter(LOAD)), faults=Faults(lost_plans=1.0)
+    )  # fmt: skip
+    setup = joulegate_setup(case, 32, Settings(plan_every_s=30.0))
+
+    def blind_for_a_moment(world: World, cluster: SimCluster) -> None:
+        sees, raised = cluster.observe, list[float]()
+
+        async def observe() -> Seen:
+            if world.now_s >= 20.0 and not raised:
+                raised.append(world.now_s)
+                raise RuntimeError("cannot see")
+            return await sees()
+
+        cluster.observe = observe  # type: ignore[method-assign]
+
+    assert simulate(setup, LOAD).met.lost_plans > 0, "lost plans alone are no failure"
+    with pytest.raises(RuntimeError, match="a tick failed: RuntimeError: cannot see"):
+        simulate(setup, LOAD, disturb=blind_for_a_moment)
