@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from controller.knowledge import Knowledge
-from controller.overrides import Override, excluded, paused
-from controller.planning import Ask, Asked
+from controller.overrides import Override, excluded, ordered, paused
+from controller.planning import Ask, Asked, Ordered
 from controller.reconcile import LIVE
 from controller.state import ServiceState
 from core.instances import Seen
@@ -22,7 +22,8 @@ def asked(
     able = {name: one for name, one in services.items() if _able(name, one, knowledge, overrides)}
     if any(one.asked_s is not None for one in able.values()):
         return None
-    reasons = [f"{name}: {why}" for name, one in able.items() if (why := due(one, seen, knowledge))]
+    orders = ordered(overrides, seen.pools)
+    reasons = [f"{name}: {why}" for name, one in able.items() if (why := due(one, seen, knowledge, orders))]
     return ask_for(able, seen, knowledge, overrides, "; ".join(reasons)) if reasons else None
 
 
@@ -34,7 +35,8 @@ def ask_for(
     if knowledge.gpus:
         others = sum(i.tp for i in seen.instances if i.service not in asks and not i.adopted)
         knowledge = replace(knowledge, gpus=max(1, knowledge.gpus - len(excluded(overrides)) - others))
-    return Ask(knowledge, asks, _current(seen), seen.now_s, seen.wall_s, reason)
+    orders = ordered(overrides, seen.pools)
+    return Ask(knowledge, asks, _current(seen), seen.now_s, seen.wall_s, reason, orders)
 
 
 def plannable(name: str, knowledge: Knowledge) -> bool:
@@ -48,13 +50,15 @@ def _able(name: str, one: ServiceState, knowledge: Knowledge, overrides: Sequenc
     return any(count.asked for count in one.demand.counts)
 
 
-def due(one: ServiceState, seen: Seen, knowledge: Knowledge) -> str:
+def due(one: ServiceState, seen: Seen, knowledge: Knowledge, orders: Ordered) -> str:
     """Why a plan is to be made now; empty: it is not."""
     settings = knowledge.settings
     if one.demand.load.windows.heard_s < min(MINUTE_S, settings.plan_every_s):
         return ""
     if one.plan is None:
         return "the first plan"
+    if one.plan.ordered != orders:
+        return "operators have ordered otherwise"
     age_s = seen.now_s - one.plan.at_s
     if age_s >= settings.plan_every_s:
         return f"the plan is {age_s:.0f} s old"

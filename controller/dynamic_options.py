@@ -12,11 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.problem import Column, Demand, Exchange, Problem
+from controller.problem import Bound, Column, Demand, Exchange, Problem
 
 COUNTS = 48  # numbers of instances tried where part of a segment is shed
 SHED = 1e6  # a request that is not served costs this many times the dearest one that is
 SLIP = 1e-9
+LARGEST = 1 << 40  # instances, where nobody bounds them
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -53,7 +54,7 @@ def segments(
     demands = in_order(problem)
     for last, server in enumerate(demands):
         mine = [c for c in columns if (c.kind.service, c.kind.pool) == (server.service, server.pool)]
-        table = ColumnTable(problem, exchange, mine, cap_price)
+        table = ColumnTable(problem, exchange, mine, cap_price, problem.bound_of(server.service, server.pool))
         for first in range(last, -1, -1):
             if demands[first].service != server.service:
                 break
@@ -68,9 +69,13 @@ def segments(
 
 
 class ColumnTable:
-    """The columns of one pool as arrays."""
+    """The columns of one pool as arrays. `bound`: how many instances it may have."""
 
-    def __init__(self, problem: Problem, exchange: Exchange, columns: Sequence[Column], cap_price: float) -> None:
+    def __init__(
+        self, problem: Problem, exchange: Exchange, columns: Sequence[Column], cap_price: float, bound: Bound
+    ) -> None:
+        self._least = bound.least
+        self._most = LARGEST if bound.most is None else bound.most
         self._columns = columns
         self._exchange = exchange
         self._eta = problem.eta
@@ -113,7 +118,7 @@ class ColumnTable:
 
     def _of_one_gpu(self, gpu: str, here: Ints, needed: Floats, more_w: Floats, base_w: float) -> Iterator[Option]:
         cost_w, tp, kind = self._cost_w[here], self._tp[here], self._kind[here]
-        alone = np.ceil(needed - SLIP).astype(np.int64)
+        alone = np.maximum(self._least, np.ceil(needed - SLIP).astype(np.int64))
         full = np.floor(needed + SLIP).astype(np.int64)
         rest = np.maximum(0.0, needed - full) / needed
         alone_w = alone * cost_w + more_w + self._change_w(kind, alone)
@@ -124,10 +129,14 @@ class ColumnTable:
         first_w = full * cost_w + (1 - rest) * more_w
         pair_w = first_w[:, None] + cost_w[None, :] + rest[:, None] * more_w[None, :] + change_w
         fits = (rest[:, None] * needed[None, :] <= 1 + SLIP) & (full > 0)[:, None] & (rest > SLIP)[:, None]
+        fits &= ((full + 1 >= self._least) & (full + 1 <= self._most))[:, None]
         a, b = np.nonzero(fits)
+        alone_w = np.where(alone <= self._most, alone_w, np.inf)
         gpus = np.concatenate([alone * tp, full[a] * tp[a] + tp[b]])
         costs = np.concatenate([alone_w, pair_w[a, b]])
         for at in _frontier(gpus, costs):
+            if not np.isfinite(costs[at]):
+                continue
             if at < len(here):
                 groups: tuple[tuple[Column, int], ...] = ((self._columns[here[at]], int(alone[at])),)
             else:
@@ -145,8 +154,8 @@ class ColumnTable:
         for gpu in dict.fromkeys(kind.gpu for kind in self._kinds):
             rows: list[tuple[int, float, Column, int, float]] = []
             for at, column in enumerate(self._columns):
-                if column.kind.gpu == gpu and np.isfinite(needed[at]) and needed[at] > 1:
-                    most = int(np.ceil(needed[at] - SLIP)) - 1
+                if column.kind.gpu == gpu and np.isfinite(needed[at]) and needed[at] > 1 and self._most:
+                    most = min(self._most, int(np.ceil(needed[at] - SLIP)) - 1)
                     counts = np.unique(np.linspace(1, most, min(most, COUNTS)).astype(np.int64))
                     served = np.minimum(1.0, counts / needed[at])
                     costs_w = counts * self._cost_w[at] + served * more_w[at]

@@ -9,7 +9,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from controller.planning import ServicePlan
+from controller.planning import Ordered, ServicePlan
+from controller.problem import Bound
 from core.instances import (
     AS_CONFIGURED,
     Action,
@@ -134,6 +135,22 @@ def bounded(
             shapes[kinds[0]] = AS_CONFIGURED
         _resize(counts, kinds, wanted - whole)
     return counts, shapes
+
+
+def ordered(overrides: Sequence[Override], pools: Sequence[SeenPool]) -> Ordered:
+    """What a plan has to keep to. A pool whose configured number an operator set is bound to that."""
+    bounds = []
+    for pool in pools:
+        mine = [o for o in overrides if (o.service, o.pool) == (pool.service, pool.name) and o.instances is not None]
+        least, most = max(_numbers(mine, "floor"), default=0), min(_numbers(mine, "ceiling"), default=None)
+        exactly = next(iter(_numbers(mine, "pin")), pool.wanted if pool.pinned else None)
+        if exactly is not None:
+            least = most = exactly
+        elif most is not None:
+            most = max(least, most)
+        if pool.managed and (least or most is not None):
+            bounds.append(Bound(pool.service, pool.name, least, most))
+    return Ordered(tuple(bounds), excluded(overrides))
 
 
 def lacking(

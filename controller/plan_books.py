@@ -68,7 +68,15 @@ def _wrong(problem: Problem, plan: Plan) -> Iterator[str]:
     yield from unpacked(problem, plan)
     if (most_w := peak_w(plan)) > problem.power_cap_w * (1 + SLIP):
         yield f"{most_w:.0f} W at most, the cap is {problem.power_cap_w:.0f} W"
+    for bound in problem.bounds:
+        count = pool_count(plan, bound.service, bound.pool)
+        if bound.most is not None and count > bound.most:
+            yield f"{bound.service}/{bound.pool} has {count} instances, {bound.most} at most are ordered"
     yield from _unserved(problem, plan)
+
+
+def pool_count(plan: Plan, service: str, pool: str) -> int:
+    return sum(g.count for g in plan.groups if (g.column.kind.service, g.column.kind.pool) == (service, pool))
 
 
 def unpacked(problem: Problem, plan: Plan) -> tuple[str, ...]:
@@ -137,12 +145,16 @@ def _unserved(problem: Problem, plan: Plan) -> Iterator[str]:
 
 
 def shortfalls(problem: Problem, plan: Plan) -> tuple[str, ...]:
-    """Floors and spares that the plan does not reach."""
+    """Floors, what operators ordered and spares that the plan does not reach."""
     missing: list[str] = []
     for service, least in problem.floors:
         count = sum(g.count for g in plan.groups if g.column.kind.service == service)
         if count < least:
             missing.append(f"{service}: {count} instances, the floor is {least}")
+    for bound in problem.bounds:
+        count = pool_count(plan, bound.service, bound.pool)
+        if count < bound.least:
+            missing.append(f"{bound.service}/{bound.pool}: {count} instances, {bound.least} are ordered")
     for service in sorted(problem.spare):
         if (spare := spare_share(problem, plan, service)) < -SLIP:
             missing.append(f"{service}: without its largest instance {-spare:.1%} of its load has no room")

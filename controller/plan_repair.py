@@ -1,11 +1,12 @@
-"""Mends a plan that breaks a floor, a spare or the power cap, one instance at a time. Greedy: no proof of the best."""
+"""Mends a plan that breaks what is ordered, a floor, a spare or the power cap, one instance at a time. Greedy: no proof
+of the best."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from controller.plan_books import capacities, covered, peak_w, shortfalls, unpacked
+from controller.plan_books import capacities, covered, peak_w, pool_count, shortfalls, unpacked
 from controller.problem import Column, Exchange, Flow, Group, Kind, Plan, Problem
 
 
@@ -33,8 +34,9 @@ def within_room(problem: Problem, groups: Sequence[Group], flows: Iterable[Flow]
 
 
 def topped_up(problem: Problem, columns: Sequence[Column], plan: Plan) -> Plan:
-    """Adds instances that mend a floor or a spare, while GPUs and the cap allow it: each time the kind that mends most,
-    the cheapest first, at its cheapest column."""
+    """Adds instances that mend what is ordered, a floor or a spare, while GPUs and the cap allow it: each time the kind
+    that mends most, the cheapest first, at its cheapest column."""
+    plan = _as_ordered(problem, columns, plan)
     for service in problem.services:
         cheapest: dict[Kind, Column] = {}
         for column in columns:
@@ -49,12 +51,22 @@ def topped_up(problem: Problem, columns: Sequence[Column], plan: Plan) -> Plan:
     return plan
 
 
+def _as_ordered(problem: Problem, columns: Sequence[Column], plan: Plan) -> Plan:
+    for bound in problem.bounds:
+        mine = [c for c in columns if (c.kind.service, c.kind.pool) == (bound.service, bound.pool)]
+        mine.sort(key=problem.cost_w)
+        for _ in range(bound.least - pool_count(plan, bound.service, bound.pool)):
+            plan = next((one for c in mine if _fits(problem, one := _grown(plan, c))), plan)
+    return plan
+
+
 def _running_w(problem: Problem, plan: Plan) -> float:
     return sum(group.count * problem.cost_w(group.column) for group in plan.groups)
 
 
 def _fits(problem: Problem, plan: Plan) -> bool:
-    return not unpacked(problem, plan) and peak_w(plan) <= problem.power_cap_w
+    over = any(b.most is not None and pool_count(plan, b.service, b.pool) > b.most for b in problem.bounds)
+    return not over and not unpacked(problem, plan) and peak_w(plan) <= problem.power_cap_w
 
 
 def _grown(plan: Plan, column: Column) -> Plan:

@@ -16,7 +16,7 @@ from controller.dynamic import first_plan
 from controller.knowledge import Knowledge, ServiceKnowledge
 from controller.loads import Mix, rate, scaled
 from controller.pricing import columns_of, sequence_w
-from controller.problem import Column, Kind, NodeShape, Plan, Problem, SwitchJoules
+from controller.problem import Bound, Column, Kind, NodeShape, Plan, Problem, SwitchJoules
 from controller.problem import Demand as PoolDemand
 from core.instances import Shape
 from predictor.load import Rates
@@ -75,6 +75,14 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class Ordered:
+    """What operators had ordered when a plan was asked for: numbers of instances, and GPUs that they took out."""
+
+    bounds: tuple[Bound, ...] = ()
+    excluded: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ServicePlan:
     """What one service should have from `at_s` on. The rates are those planned for: requests, prompt and answer tokens
     per second, head-room included."""
@@ -86,6 +94,7 @@ class ServicePlan:
     upper_rps: float
     expected_w: float
     status: str
+    ordered: Ordered = Ordered()
 
     def counts(self) -> dict[tuple[str, int], int]:
         counted: dict[tuple[str, int], int] = {}
@@ -112,6 +121,7 @@ class Ask:
     now_s: float
     wall_s: float
     reason: str = ""
+    ordered: Ordered = Ordered()
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +213,8 @@ def _ways(name: str, one: Asked, ask: Ask) -> list[Part]:
     busiest = _busiest(one.demand.load.windows.minutes[-BUSY_MINUTES:], forecast.total_mean)
     priced: dict[tuple[str, ...], tuple[Column, ...]] = {}
     ways = []
-    for groups in _partitions(tuple(means)) if settings.merge else [tuple((pool,) for pool in means)]:
+    merges = _partitions(tuple(means)) if settings.merge else [tuple((pool,) for pool in means)]
+    for groups in [way for way in merges if _as_ordered(way, name, ask.ordered)] or merges:
         columns: list[Column] = []
         demands: list[PoolDemand] = []
         for pools in groups:
@@ -251,6 +262,13 @@ def _partitions(pools: tuple[str, ...]) -> list[tuple[tuple[str, ...], ...]]:
     return found
 
 
+def _as_ordered(way: tuple[tuple[str, ...], ...], name: str, ordered: Ordered) -> bool:
+    """A pool that must have instances serves its own requests; one that may have none hands them on."""
+    serving = {pools[-1] for pools in way}
+    mine = [bound for bound in ordered.bounds if bound.service == name and any(bound.pool in pools for pools in way)]
+    return all(b.pool not in serving if b.most == 0 else b.pool in serving or not b.least for b in mine)
+
+
 def _problem(ask: Ask, parts: Sequence[Part]) -> Problem:
     settings, knowledge = ask.knowledge.settings, ask.knowledge
     named = {part.name: part for part in parts}
@@ -272,6 +290,7 @@ def _problem(ask: Ask, parts: Sequence[Part]) -> Problem:
             for tp in part.model.points
         ),
         floors=tuple((part.name, settings.floor) for part in parts),
+        bounds=tuple(bound for bound in ask.ordered.bounds if (bound.service, bound.pool) in demanded),
         spare=frozenset(named) if settings.spare else frozenset(),
         eta=settings.eta,
         latency_w=max((sequence_w(part.model) for part in parts), default=0.0),
@@ -332,8 +351,9 @@ def _read(ask: Ask, parts: Sequence[Part], problem: Problem, plan: Plan) -> dict
         targets = tuple(_target(problem, plan, kind, groups, part.model.idle_w) for kind, groups in counts.items())
         watts = sum(column.watts * count for groups in counts.values() for column, count in groups)
         found[part.name] = ServicePlan(
-            ask.now_s, targets, part.planned, part.mean_rps, part.upper_rps, watts, f"{plan.source}: {plan.status}"
-        )
+            ask.now_s, targets, part.planned, part.mean_rps, part.upper_rps, watts, f"{plan.source}: {plan.status}",
+            ask.ordered,
+        )  # fmt: skip
     return found
 
 

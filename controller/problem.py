@@ -96,6 +96,16 @@ class SwitchJoules:
 
 
 @dataclass(frozen=True, slots=True)
+class Bound:
+    """How many instances an operator lets a pool have: at least, at most (None: as many as there is room for)."""
+
+    service: str
+    pool: str
+    least: int = 0
+    most: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Move:
     """An instance of kind `before` may become one of kind `after` for `joules`: a re-shard, or another pool's turn."""
 
@@ -108,8 +118,9 @@ class Move:
 class Problem:
     """One plan over all services of an inventory, for `horizon_s`.
 
-    `floors`: (service, instances that must be ready whatever the load). `spare`: services whose capacity without their
-    largest instance must still carry their load (N+1 of the cluster, not of a pool). `eta`: 1 counts joules alone, 0
+    `floors`: (service, instances that must be ready whatever the load). `bounds`: of pools, at most one each.
+    `spare`: services whose capacity without their largest instance must still carry their load (N+1 of the cluster, not
+    of a pool). `eta`: 1 counts joules alone, 0
     latency alone: eta x watts + (1 - eta) x `latency_w` x requests in flight (the knob of Zeus, NSDI 2023).
     ValueError names what can not be planned.
     """
@@ -122,6 +133,7 @@ class Problem:
     switches: tuple[SwitchJoules, ...] = ()
     moves: tuple[Move, ...] = ()
     floors: tuple[tuple[str, int], ...] = ()
+    bounds: tuple[Bound, ...] = ()
     spare: frozenset[str] = frozenset()
     eta: float = 1.0
     latency_w: float = 0.0
@@ -153,6 +165,10 @@ class Problem:
     def room(self, gpu: str, tp: int) -> int:
         """GPUs of this type in groups of `tp` that fit into whole nodes."""
         return sum(node.count * (node.gpus // tp) * tp for node in self.nodes if node.gpu == gpu)
+
+    def bound_of(self, service: str, pool: str) -> Bound:
+        known = (one for one in self.bounds if (one.service, one.pool) == (service, pool))
+        return next(known, Bound(service, pool))
 
     def pools_of(self, service: str) -> tuple[Demand, ...]:
         return tuple(demand for demand in self.demands if demand.service == service)

@@ -94,6 +94,7 @@ class Programme:
         self._demands(short)
         self._capacities()
         self._floors(short)
+        self._ordered(short)
         self._spares(short)
         self._changes()
         self._cap()
@@ -158,6 +159,17 @@ class Programme:
             if short:
                 terms[self._short("floor", float(floor))] = 1.0
             self._row(terms, least=float(floor))
+
+    def _ordered(self, short: bool) -> None:
+        for bound in self.problem.bounds:
+            place = bound.service, bound.pool
+            mine = [n for n, c in zip(self.n, self.columns, strict=True) if (c.kind.service, c.kind.pool) == place]
+            terms = dict.fromkeys(mine, 1.0)
+            if bound.most is not None:
+                self._row(terms, most=float(bound.most))
+            if short and bound.least:
+                terms = {**terms, self._short("floor", float(bound.least)): 1.0}
+            self._row(terms, least=float(bound.least))
 
     def _spares(self, short: bool) -> None:
         """Size of all instances less that of the largest kind in use is at least the load's."""

@@ -26,6 +26,7 @@ from controller.overrides import (
     imposed,
     lacking,
     live,
+    ordered,
     paused,
     take_out,
 )
@@ -114,7 +115,7 @@ def _with_plan(
             _news(one, plan, view.name, notes)
         one = replace(one, plan=plan, asked_s=None)
     if applied is not None:
-        plan = replace(applied, at_s=view.seen.now_s)
+        plan = replace(applied, at_s=view.seen.now_s, ordered=ordered(view.overrides, view.seen.pools))
         _news(one, plan, view.name, notes)
         return replace(one, plan=plan, approved=plan)
     return replace(one, approved=one.plan) if knowledge.mode == "enforce" else one

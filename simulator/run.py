@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from controller.knowledge import Knowledge
 from controller.loop import Answers, Controller, solved_at_once
@@ -108,9 +107,10 @@ class Failures:
     told: Recorder
     first: str = ""
 
-    def record(self, row: dict[str, Any]) -> None:
-        if row["kind"] in ("tick_failed", "plan_failed") and not row["error"].startswith(PlanLost.__name__):
-            self.first = self.first or row["error"]
+    def record(self, row: Mapping[str, object]) -> None:
+        error = str(row.get("error", ""))
+        if row["kind"] in ("tick_failed", "plan_failed") and not error.startswith(PlanLost.__name__):
+            self.first = self.first or error
         self.told.record(row)
 
 

@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 from scipy.optimize import linprog
 
-from controller.plan_books import capacities, peak_w, priced, unpacked
+from controller.plan_books import capacities, peak_w, pool_count, priced, unpacked
 from controller.problem import Column, Demand, Exchange, Group, Kind, NodeShape, Plan, Problem, Taken
 
 POOLS = ("short", "medium", "long")
@@ -69,8 +69,14 @@ def tried(task: Problem, most: int) -> Iterator[Plan]:
     """Every choice of at most `most` instances of each column that fits and serves all."""
     for counts in product(range(most + 1), repeat=len(task.columns)):
         plan = Plan(tuple(Group(c, n) for c, n in zip(task.columns, counts, strict=True) if n))
-        if not unpacked(task, plan) and peak_w(plan) <= task.power_cap_w and serves_all(task, plan):
+        fits = not unpacked(task, plan) and peak_w(plan) <= task.power_cap_w and as_ordered(task, plan)
+        if fits and serves_all(task, plan):
             yield priced(task, plan)
+
+
+def as_ordered(task: Problem, plan: Plan) -> bool:
+    counts = [(pool_count(plan, bound.service, bound.pool), bound) for bound in task.bounds]
+    return all(bound.least <= count and (bound.most is None or count <= bound.most) for count, bound in counts)
 
 
 def serves_all(task: Problem, plan: Plan) -> bool:

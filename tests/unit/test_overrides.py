@@ -2,14 +2,15 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.knowledge import Knowledge
-from controller.overrides import Apply, Impose, Lift, Override, bounded, imposed
-from controller.planning import ServicePlan, Target
-from controller.problem import Kind
-from controller.state import ControllerState, Decision
+from controller.overrides import Apply, Impose, Lift, Override, bounded, imposed, ordered
+from controller.planning import Ordered, ServicePlan, Target
+from controller.problem import Bound, Kind
+from controller.state import ControllerState, Decision, ServiceState
 from controller.tick import tick
 from core.instances import (
     AS_CONFIGURED,
@@ -171,3 +172,38 @@ def test_while_paused_no_newer_plan_is_taken_over() -> None:
 def test_the_same_id_twice_is_one_override() -> None:
     first, second = override("pin", instances=1), override("pin", instances=2)
     assert imposed((first,), (Impose(second),)) == (second,)
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [("pin", {"instances": 3}), ("floor", {"instances": 3}), ("ceiling", {"instances": 1}), ("exclude_gpu", {"gpu": "GPU-3"})],
+)  # fmt: skip
+def test_an_order_and_its_end_have_a_plan_made_at_once(kind: str, more: dict[str, object]) -> None:
+    one = Override("one", kind, 1000.0, NAME, "medium", **more)  # type: ignore[arg-type]
+    state = ControllerState({NAME: ServiceState(asked(5.0).demand, replace(PLAN, at_s=10.0))})
+    assert mode("enforce", state)[1].ask is None, "a fresh plan"
+    state, decision = mode("enforce", state, orders=(Impose(one),))
+    assert decision.ask is not None and "operators" in decision.ask.reason
+    assert decision.ask.knowledge.gpus == (15 if kind == "exclude_gpu" else 16)
+    answer = {NAME: replace(PLAN, at_s=10.0, ordered=decision.ask.ordered)}
+    assert mode("enforce", state)[1].ask is None, "one is being made"
+    state, decision = mode("enforce", state, answer=answer)
+    assert decision.ask is None, "it was made for these orders"
+    assert mode("enforce", state, orders=(Lift("one"),))[1].ask is not None
+
+
+def test_what_has_nothing_to_do_with_numbers_has_no_plan_made() -> None:
+    state = ControllerState({NAME: ServiceState(asked(5.0).demand, replace(PLAN, at_s=10.0))})
+    clock = Override("one", "pin", 1000.0, NAME, "medium", clock_mhz=1200)
+    assert mode("enforce", state, orders=(Impose(clock),))[1].ask is None
+
+
+@pytest.mark.parametrize(
+    ("orders", "expected"),
+    [({"floor": 3, "ceiling": 1}, (3, 3)), ({"ceiling": 2}, (0, 2)), ({"pin": 0, "floor": 2}, (0, 0)), ({"floor": 2}, (2, None))],
+)  # fmt: skip
+def test_a_plan_is_told_what_is_ordered(orders: dict[str, int], expected: tuple[int, int | None]) -> None:
+    said = [override(kind, instances=n) for kind, n in orders.items()]
+    assert ordered(said, [POOL]).bounds == (Bound("m", "short", *expected),)
+    assert ordered([], [replace(POOL, pinned=True)]).bounds == (Bound("m", "short", 2, 2),)
+    assert ordered([], [POOL]) == Ordered()

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.dynamic import first_plan
-from controller.plan_books import priced, shortfalls, unpacked, violations
-from controller.problem import Exchange, Group, Kind, Move, NodeShape, Plan, Problem, SwitchJoules, usable
+from controller.plan_books import pool_count, priced, shortfalls, unpacked, violations
+from controller.problem import Bound, Exchange, Group, Kind, Move, NodeShape, Plan, Problem, SwitchJoules, usable
 from tests.planning import POOLS, column, ladder, problem
 
 
@@ -116,6 +116,16 @@ def test_no_load_needs_nothing_but_the_floor() -> None:
     assert short.status == "short"
 
 
+def test_what_is_ordered_bounds_a_pool() -> None:
+    orders = (Bound("chat", "short", 4, 4), Bound("chat", "long", 2))
+    task = problem((4.0, 2.0, 0.3), nodes=(NodeShape("H100", 8, 4),), bounds=orders)
+    plan = first_plan(task)
+    assert not violations(task, plan) and not shortfalls(task, plan) and not plan.shed
+    assert pool_count(plan, "chat", "short") == 4 and pool_count(plan, "chat", "long") >= 2
+    short = replace(task, nodes=(NodeShape("H100", 2, 1),))
+    assert first_plan(short).status == "short" and not violations(short, first_plan(short))
+
+
 def test_n_plus_one_counts_over_the_service() -> None:
     alone, spare = (first_plan(problem((0.4, 0.2, 0.1), spare=s)) for s in (frozenset(), frozenset({"chat"})))
     task = problem((0.4, 0.2, 0.1), spare=frozenset({"chat"}))
@@ -170,6 +180,10 @@ def test_a_worse_column_goes_only_within_its_kind() -> None:
     assert set(usable(task)) == {better, elsewhere}
 
 
+bounds = st.lists(
+    st.builds(Bound, st.just("chat"), st.sampled_from(POOLS), st.integers(0, 3), st.none() | st.integers(3, 4)),
+    max_size=3, unique_by=lambda bound: bound.pool,
+).map(tuple)  # fmt: skip
 loads = st.tuples(*[st.floats(0, 30).map(lambda x: round(x, 3))] * 3)
 shapes = st.lists(
     st.builds(NodeShape, st.sampled_from(["H100", "A100"]), st.sampled_from([2, 3, 4, 8]), st.integers(1, 3)),
@@ -178,11 +192,11 @@ shapes = st.lists(
 
 
 @settings(max_examples=40, deadline=None)
-@given(loads, shapes, st.sampled_from([inf, 9000.0, 3000.0]), st.sampled_from([0.0, 0.5, 1.0]))
+@given(loads, shapes, st.sampled_from([inf, 9000.0, 3000.0]), st.sampled_from([0.0, 0.5, 1.0]), bounds)
 def test_whatever_is_asked_the_plan_fits_and_covers_or_sheds(
-    rps: tuple[float, ...], nodes: list[NodeShape], cap_w: float, eta: float
+    rps: tuple[float, ...], nodes: list[NodeShape], cap_w: float, eta: float, bound: tuple[Bound, ...]
 ) -> None:
-    task = problem(rps, (2, 4, 8), tuple(nodes), power_cap_w=cap_w, eta=eta, latency_w=50.0)
+    task = problem(rps, (2, 4, 8), tuple(nodes), power_cap_w=cap_w, eta=eta, latency_w=50.0, bounds=bound)
     assert not violations(task, first_plan(task))
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from controller import solver
 from controller.dynamic import first_plan
 from controller.plan_books import shortfalls, violations
-from controller.problem import Demand, Kind, Move, NodeShape, Plan, Problem, SwitchJoules
+from controller.problem import Bound, Demand, Kind, Move, NodeShape, Plan, Problem, SwitchJoules
 from controller.solver import Limits, solve
 from tests.planning import column, problem, tried
 
@@ -42,6 +42,8 @@ KINDS = {c.kind.pool + str(c.kind.tp): c.kind for c in tiny().columns}
         tiny((0.3, 0.2), current=((KINDS["short4"], 1),), switches=(SwitchJoules("chat", "H100", 4, 5e5, 1e4),)),
         tiny((2.0, 0.6), power_cap_w=2900.0),
         tiny((1.5, 0.5), eta=0.3, latency_w=100.0),
+        tiny((1.5, 0.5), bounds=(Bound("chat", "short", 2, 2),)),
+        tiny((1.5, 0.5), bounds=(Bound("chat", "short", 0, 0), Bound("chat", "medium", 3))),
     ],
 )
 def test_it_finds_what_trying_everything_finds(task: Problem) -> None:
@@ -189,6 +191,7 @@ def test_a_running_kind_without_columns_is_stopped() -> None:
     assert isinstance(plan, Plan)
 
 
+bounds = st.sampled_from([(), (Bound("chat", "short", 2, 2), Bound("chat", "long", 0, 0)), (Bound("chat", "long", 3),)])
 loads = st.tuples(*[st.floats(0, 12).map(lambda x: round(x, 2))] * 3)
 shapes = st.lists(
     st.builds(NodeShape, st.sampled_from(["H100", "A100"]), st.sampled_from([2, 3, 4, 8]), st.integers(1, 3)),
@@ -197,14 +200,16 @@ shapes = st.lists(
 
 
 @settings(max_examples=15, deadline=None)
-@example((0.0, 1.0, 1.0), [NodeShape("H100", 2, 2)], inf, False)  # a count of 0.0000007 carries a little of the flow
-@given(loads, shapes, st.sampled_from([inf, 6000.0]), st.booleans())
+@example(
+    (0.0, 1.0, 1.0), [NodeShape("H100", 2, 2)], inf, False, ()
+)  # a count of 0.0000007 carries a little of the flow
+@given(loads, shapes, st.sampled_from([inf, 6000.0]), st.booleans(), bounds)
 def test_whatever_is_asked_the_plan_fits_and_covers_or_sheds(
-    rps: tuple[float, ...], nodes: list[NodeShape], cap_w: float, spare: bool
+    rps: tuple[float, ...], nodes: list[NodeShape], cap_w: float, spare: bool, bound: tuple[Bound, ...]
 ) -> None:
     task = problem(
         rps, (2, 4, 8), tuple(nodes), power_cap_w=cap_w, floors=(("chat", 2),),
-        spare=frozenset({"chat"}) if spare else frozenset(),
+        spare=frozenset({"chat"}) if spare else frozenset(), bounds=bound,
     )  # fmt: skip
     first, plan = first_plan(task), solve(task, Limits(time_s=None, nodes=200, gap=0.01))
     assert not plan.status.startswith("solver")

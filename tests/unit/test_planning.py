@@ -7,7 +7,8 @@ import pytest
 
 from controller.demand import Demand, observed
 from controller.knowledge import Knowledge, ServiceKnowledge, Settings
-from controller.planning import Ask, Asked, make_plan
+from controller.planning import Ask, Asked, Ordered, ServicePlan, make_plan
+from controller.problem import Bound
 from core.instances import ClassCount
 from core.service import CLASSES, Edges, InstanceLimits, LauncherSpec, PoolSpec, ServiceSpec, Slo
 from pools.shape import step_tokens
@@ -45,3 +46,20 @@ def test_a_plan_has_no_more_gpus_than_there_are(gpus: int, node_gpus: int) -> No
     used = sum(target.count * target.kind.tp for target in plan.targets)
     assert gpus - 1 <= used <= gpus, "a load that needs them all gets them all"
     assert all(target.kind.tp <= min(gpus, node_gpus) for target in plan.targets)
+
+
+def instances(plan: ServicePlan) -> dict[str, int]:
+    counted: dict[str, int] = {}
+    for (pool, _), count in plan.counts().items():
+        counted[pool] = counted.get(pool, 0) + count
+    return counted
+
+
+@pytest.mark.parametrize("pool", ["short", "medium", "long"])
+def test_the_other_pools_are_planned_with_what_an_order_leaves_them(pool: str) -> None:
+    free = ask(200.0, 16, 8)
+    three, none = (replace(free, ordered=Ordered((Bound(NAME, pool, n, n),))) for n in (3, 0))
+    plan = make_plan(three)[NAME]
+    assert instances(plan)[pool] == 3 and plan.ordered == three.ordered
+    assert sum(target.count * target.kind.tp for target in plan.targets) <= 16
+    assert pool not in instances(make_plan(none)[NAME])
