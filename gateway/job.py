@@ -21,6 +21,24 @@ from predictor.features import NAMES
 
 
 @dataclass(slots=True)
+class Seam:
+    """A stream lost its instance, as was noticed at `at_s`, for the reason `why`, and went on elsewhere. `ttft_s`: from
+    the sending of its rest to the next text, which is a part of `pause_s`."""
+
+    at_s: float
+    instance: str
+    why: str
+    pause_s: float = 0.0
+    ttft_s: float = 0.0
+
+    def row(self, ended_t: float, ended_s: float) -> dict[str, object]:
+        return {
+            "t": round(ended_t - (ended_s - self.at_s), 4), "instance": self.instance, "why": self.why,
+            "pause_s": round(self.pause_s, 6), "ttft_s": round(self.ttft_s, 6),
+        }  # fmt: skip
+
+
+@dataclass(slots=True)
 class Job:
     """What is known of a request so far; becomes its row."""
 
@@ -46,8 +64,8 @@ class Job:
     body: bytes = b""  # as the instances get it
     tries: Tries = field(default_factory=Tries)
     sent_s: float | None = None  # when the attempt under way was sent
-    lost_s: float | None = None  # since when the client has waited for its stream to go on
-    seams: list[float] = field(default_factory=list)  # seconds of each such wait
+    lost: Seam | None = None  # what the client waits for its stream to go on from
+    seams: list[Seam] = field(default_factory=list)
     ask: Ask | None = None
     weighed: Weighed | None = None  # what the instance of the last attempt was chosen from
     plan: ServicePlan | None = None  # in force when it arrived
@@ -59,6 +77,14 @@ class Job:
     def progress(self) -> int:
         """Grows with every arrival of tokens that the client has got."""
         return self.answer.progress if self.answer is not None and self.client.started else 0
+
+    def went_on(self, now_s: float) -> None:
+        """Text has come; after a loss that ends the client's pause."""
+        if self.lost is not None:
+            self.lost.pause_s = now_s - self.lost.at_s
+            self.lost.ttft_s = now_s - (self.sent_s or now_s)
+            self.seams.append(self.lost)
+            self.lost = None
 
 
 def make_row(job: Job, outcome: Outcome, wall_s: float, now_s: float) -> dict[str, object]:
@@ -91,7 +117,8 @@ def make_row(job: Job, outcome: Outcome, wall_s: float, now_s: float) -> dict[st
         row["ttft_s"] = round(timing.ttft_s, 6) if timing.ttft_s is not None and stream else None
         row["gaps"], row["gaps_late"] = timing.gaps, timing.gaps_late
         if job.seams:
-            row["moves"], row["seam_s"] = len(job.seams), round(max(job.seams), 6)
+            row["moves"], row["seam_s"] = len(job.seams), round(max(seam.pause_s for seam in job.seams), 6)
+            row["seams"] = [seam.row(wall_s, now_s) for seam in job.seams]
         if job.route.generates and outcome not in (Outcome.CLIENT_GONE, Outcome.CLIENT_ERROR):
             kept = timing.attained(stream=stream, output_tokens=output_tokens, ended_s=now_s)
             row["attained"] = outcome is Outcome.COMPLETED and kept

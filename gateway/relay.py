@@ -200,9 +200,7 @@ class Relay:
             slot.content()
             if job.stint is not None:
                 job.stint.first_s = self.clock.now_s()
-            if job.lost_s is not None:
-                job.seams.append(self.clock.now_s() - job.lost_s)
-                job.lost_s = None
+            job.went_on(self.clock.now_s())
 
         stay = Stay(job, service, slot, self.clock, lambda action: self.metrics.overran(service.spec.name, action))
         pipe = Pipe(

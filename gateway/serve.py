@@ -31,7 +31,7 @@ from gateway.client import Client, Headers
 from gateway.config import Limits
 from gateway.dialect import Dialect, Route, error_body, error_event
 from gateway.explain import NO_PLAN, Recent
-from gateway.job import Job, ended_of, make_row
+from gateway.job import Job, Seam, ended_of, make_row
 from gateway.lag import LoopLag
 from gateway.ledger import Ledger
 from gateway.metrics import Metrics
@@ -230,7 +230,7 @@ class Gateway:
             if reason:
                 failure.error.message += f"; the stream cannot go on elsewhere: {reason}"
                 raise failure.error from None
-            job.lost_s = now_s if job.lost_s is None else job.lost_s
+            job.lost = job.lost or Seam(now_s, job.instance, failure.kind)
         job.refused = {*(() if arrivals else job.refused), job.instance}
         self.metrics.moved(service.spec.name, failure.kind, started=job.client.started)
         if failure.kind in LEAVING:

@@ -189,6 +189,11 @@ class Admin:
         self._generation.inject(Fault(str(kind), after), times)
         await answer_json(exchange, {"kind": kind, "after_chunks": after, "times": times})
 
+    async def die(self, exchange: Exchange) -> None:
+        """As a kill -9 of EngineCore: running answers end with an error, the server refuses and then ends."""
+        self._loop.die()
+        await answer_json(exchange, {"dead": True})
+
     async def metrics(self, exchange: Exchange) -> None:
         await exchange.answer(200, self._page().encode(), b"text/plain; version=0.0.4; charset=utf-8")
 

@@ -36,6 +36,7 @@ class App:
             "/emulated/clock": {"POST": admin.set_clock},
             "/emulated/state": {"GET": admin.state},
             "/emulated/fault": {"POST": admin.fault},
+            "/emulated/die": {"POST": admin.die},
         }
         if pooling:
             self._routes["/v1/embeddings"] = {"POST": admin.embeddings}

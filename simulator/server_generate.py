@@ -157,6 +157,9 @@ class Generation:
             ticket.ready.clear()
             if ticket.gone:
                 return
+            if ticket.dead:
+                await exchange.write(b"data: %b\n\ndata: [DONE]\n\n" % to_json(engine_failed().body()))
+                return await exchange.close_stream()
             if not opened:
                 opened = True
                 if first := face.opening(ticket.outlets):
@@ -173,6 +176,8 @@ class Generation:
         while not ticket.finished and not ticket.gone:
             await ticket.ready.wait()
             ticket.ready.clear()
+            if ticket.dead:
+                raise engine_failed()
         if not ticket.gone:
             await exchange.answer(200, to_json(face.whole(_deltas(ticket))))
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from core.clock import Clock
 from simulator.engine import Ask, Engine, Running, StepResult
 from simulator.engine_gpus import EngineGpus
-from simulator.server_errors import shutting_down
+from simulator.server_errors import engine_failed, shutting_down
 from simulator.server_metrics import Meters
 from simulator.server_outlet import Outlet, Ticket
 
@@ -32,6 +32,7 @@ class EngineLoop:
         self.paused = False
         self.sleep_level = 0
         self.closing = False
+        self.dead = False  # the engine is gone and its server is not yet
         self.dropped_s = 0.0  # real seconds the schedule was behind when it started anew
         self._origin_s = clock.now_s()
         self._wake = asyncio.Event()
@@ -56,6 +57,8 @@ class EngineLoop:
 
     def submit(self, outlets: Sequence[Outlet]) -> Ticket:
         """While frozen, requests hang outside the engine, as with the real server."""
+        if self.dead:
+            raise engine_failed()
         if self.closing:
             raise shutting_down()
         ticket = Ticket(list(outlets))
@@ -83,6 +86,16 @@ class EngineLoop:
             self.meters.finished["abort"] += 1
             self._forget(outlet.ask.id)
             ticket.ready.set()
+
+    def die(self) -> None:
+        """The engine's process is killed and its server lives on for a moment: every answer ends with an error."""
+        self.dead = True
+        for ticket in {id(ticket): ticket for ticket in self._tickets.values()}.values():
+            ticket.dead = True
+            ticket.ready.set()
+        for key in list(self._outlets):
+            self._forget(key)
+        self._wake.set()
 
     # --- operator
 
@@ -113,8 +126,9 @@ class EngineLoop:
     # --- the loop
 
     async def run(self) -> None:
+        """Until it is dead."""
         due_s: float | None = None
-        while True:
+        while not self.dead:
             if self._stalled():
                 due_s = None
                 self._rest()

@@ -124,6 +124,7 @@ class Ticket:
     outlets: list[Outlet]
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     gone: bool = False
+    dead: bool = False  # the engine died under it
 
     @property
     def finished(self) -> bool:

@@ -41,7 +41,8 @@ class Truth:
 
 @dataclass
 class Verdict:
-    """`kind`: correct, lost, truncated, duplicated, malformed, cut (by the gateway's own death) or left (by the client)."""
+    """`kind`: correct, lost, truncated, duplicated, malformed, cut (by the gateway's own death), left (by the client) or
+    turned_away (by a gateway that ends, before anything was begun: to be asked again)."""
 
     kind: str
     why: str = ""
@@ -136,11 +137,12 @@ class Tally:
     malformed: int = 0
     cut_by_gateway_death: int = 0
     left: int = 0
+    turned_away: int = 0  # and asked again: no stream of its own
     examples: list[str] = field(default_factory=list)
 
     def add(self, verdict: Verdict, name: str) -> None:
-        self.streams += 1
+        self.streams += verdict.kind != "turned_away"
         attribute = {"cut": "cut_by_gateway_death"}.get(verdict.kind, verdict.kind)
         setattr(self, attribute, getattr(self, attribute) + 1)
-        if verdict.kind not in ("correct", "left", "cut") and len(self.examples) < 20:
+        if verdict.kind not in ("correct", "left", "cut", "turned_away") and len(self.examples) < 20:
             self.examples.append(f"{name} {verdict.kind}: {verdict.why}")

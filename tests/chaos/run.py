@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import math
+import os
 import sys
 import tempfile
 import time
@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from core.errors import UpstreamFailed, UpstreamTimeout
-from pools.connection import Wires
-from tests.chaos.faults import ELSEWHERE_FAULTS, INSTANCE_FAULTS, Faults
+from pools.connection import ConnectionLost, Wires
+from tests.chaos.faults import ALL_KINDS, Faults
 from tests.chaos.mix import Tally, Truth, Verdict, Wish, judge, wishes
+from tests.chaos.report import report, seams_of, slope
 from tests.chaos.truths import AskedTruths, EmulatedTruths
 from tests.chaos.world import World, emulated_world, fds_of, leftovers, rss_bytes_of, vllm_world
 
@@ -26,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 120.0
 TOPICS = {"emulated": 400, "vllm": 1}
 EVERY_S = {"emulated": 0.7, "vllm": 2.0}
-VLLM_KINDS = frozenset({"kill9", "sigterm", "cut", "gateway_kill"})
+VLLM_KINDS = frozenset({"kill9", "engine_kill", "sigterm", "cut", "gateway_kill"})
 HEADERS = [(b"content-type", b"application/json")]
 
 
@@ -49,13 +50,17 @@ class Run:
 
     async def client(self) -> None:
         while self.more():
-            await self._faults.gateway_up()
-            wish = next(self._wishes)
-            self.tally.add(await self.ask(wish, self._truths.of(wish)), wish.path)
+            wish, kind = next(self._wishes), "turned_away"
+            while kind == "turned_away":
+                await self._faults.gateway_up()
+                verdict = await self.ask(wish, self._truths.of(wish))
+                kind = verdict.kind
+                self.tally.add(verdict, wish.path)
 
     async def ask(self, wish: Wish, truth: Truth) -> Verdict:
         body, status = b"", 0
-        deaths = self._faults.deaths_of_gateway
+        faults = self._faults
+        kills, ends = faults.kills, faults.ends
         try:
             async with await self._wires.send(
                 b"POST", wish.path.encode(), HEADERS, json.dumps(wish.body).encode()
@@ -66,12 +71,16 @@ class Run:
                     if wish.leaves_after and len(body) > wish.leaves_after:
                         return Verdict("left")
         except (UpstreamFailed, UpstreamTimeout) as error:
-            died = deaths != self._faults.deaths_of_gateway
+            died = kills != faults.kills
+            if not status and (died or ends != faults.ends) and not isinstance(error, ConnectionLost):
+                return Verdict("turned_away")  # nobody listened
             whole = body.endswith(b"data: [DONE]\n\n")
             if not whole or not died:
                 return Verdict(
                     "cut" if died else "malformed" if whole else "lost", f"{error.message} after {len(body)}"
                 )
+        if status == 503 and b'"shutting_down"' in body and ends != faults.ends:
+            return Verdict("turned_away")
         return judge(wish, status, body, truth)
 
     async def sample(self) -> None:
@@ -91,37 +100,20 @@ class Run:
         await asyncio.gather(*(self.ask(wish, self._truths.of(wish)) for wish in work))
 
 
-def slope(samples: list[tuple[int, int]]) -> float | None:
-    """Bytes per request, least squares over the later half; None from too few."""
-    late = samples[len(samples) // 2 :]
-    if len(late) < 5 or late[-1][0] == late[0][0]:
-        return None
-    mean_x = sum(x for x, _ in late) / len(late)
-    mean_y = sum(y for _, y in late) / len(late)
-    return sum((x - mean_x) * (y - mean_y) for x, y in late) / sum((x - mean_x) ** 2 for x, _ in late)
-
-
-def seams_of(folder: Path) -> list[float]:
-    rows = [json.loads(line) for path in folder.glob("run.jsonl*") for line in path.read_text().splitlines()]
-    return sorted(row["seam_s"] for row in rows if "seam_s" in row)
-
-
-def rank(values: list[float], share: float) -> float | None:
-    return values[max(0, math.ceil(share * len(values)) - 1)] if values else None
-
-
 async def settled(world: World, before_fds: int) -> dict[str, int]:
-    """What is still held when all is over; waits for it to go."""
+    """What is still held when all is over; waits for it to go. `sequences`: that engines still compute."""
     due_s = time.monotonic() + 10.0
     while True:
         idle = await asyncio.to_thread(world.gateway.idle)
         fds = max(0, fds_of(world.gateway.process.pid) - before_fds)
-        if (idle and not fds) or time.monotonic() > due_s:
+        sequences = sum([await asyncio.to_thread(instance.sequences) for instance in world.instances])
+        if (idle and not fds and not sequences) or time.monotonic() > due_s:
             break
         await asyncio.sleep(0.2)
     state = world.gateway.state()
     held = sum(i["sequences"] for service in state["services"] for i in service["instances"])
-    return {"slots": held + state["in_flight"], "fds": fds}
+    queued = sum(service["queued"] for service in state["services"])
+    return {"slots": held + state["in_flight"], "queued": queued, "sequences": sequences, "fds": fds}
 
 
 async def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
@@ -131,9 +123,8 @@ async def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         truths = EmulatedTruths() if emulated else AskedTruths([f"http://127.0.0.1:{i.port}" for i in world.instances])
         if isinstance(truths, AskedTruths):
             await truths.learn(islice(wishes(args.seed, "tiny", TOPICS["vllm"], 0.03), 10_000))
-        kinds = frozenset(k for k, _ in (*INSTANCE_FAULTS, *ELSEWHERE_FAULTS))
-        wanted = frozenset(args.faults.split(",")) if args.faults else kinds if emulated else VLLM_KINDS
-        faults = Faults(world, args.seed, args.every or EVERY_S[args.engine], wanted & kinds)
+        wanted = frozenset(args.faults.split(",")) if args.faults else ALL_KINDS if emulated else VLLM_KINDS
+        faults = Faults(world, args.seed, args.every or EVERY_S[args.engine], wanted)
         run = Run(world, truths, faults, args)
         await run.warm_up(3 * args.clients)
         before_fds = fds_of(world.gateway.process.pid)
@@ -151,32 +142,9 @@ async def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     finally:
         await world.close()
     leaked["children"] = leftovers(world.instances)
-    return report(args, run, faults, leaked, took_s, seams_of(folder), len(faulty))
-
-
-def report(
-    args: argparse.Namespace,
-    run: Run,
-    faults: Faults,
-    leaked: dict[str, int],
-    took_s: float,
-    seams: list[float],
-    own: int,
-) -> dict[str, Any]:
-    tally = vars(run.tally)
-    return {
-        "engine": args.engine,
-        "seed": args.seed,
-        "duration_s": round(took_s, 1),
-        **tally,
-        "faults": dict(faults.counts),
-        "leaked": leaked,
-        "moved": len(seams),
-        "seam_p50_s": rank(seams, 0.5),
-        "seam_p99_s": rank(seams, 0.99),
-        "rss_slope_bytes_per_request": slope(run.samples),
-        "faults_of_the_gateways_own": own,
-    }
+    said = report(args, run.tally, faults, took_s, seams_of(folder), world.numbers)
+    said |= {"leaked": leaked, "rss_slope_bytes_per_request": slope(run.samples)}
+    return {**said, "faults_of_the_gateways_own": len(faulty), "load": os.getloadavg()}
 
 
 def main() -> int:
@@ -191,13 +159,16 @@ def main() -> int:
     parser.add_argument("--faults", default="", help="kinds, with commas; empty: all that fit the engine")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "chaos.json")
     args = parser.parse_args()
+    if unknown := frozenset(filter(None, args.faults.split(","))) - ALL_KINDS:
+        parser.error(f"no such faults: {', '.join(sorted(unknown))}; there are {', '.join(sorted(ALL_KINDS))}")
     with tempfile.TemporaryDirectory() as folder:
         said = asyncio.run(chaos(args, Path(folder)))
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text(json.dumps(said, indent=1) + "\n")
     print(json.dumps(said, indent=1))
     bad = sum(said[kind] for kind in ("lost", "truncated", "duplicated", "malformed"))
-    return int(bool(bad or any(said["leaked"].values()) or said["faults_of_the_gateways_own"]))
+    wrong = said["faults_of_the_gateways_own"] or said["not_as_ordered"]
+    return int(bool(bad or any(said["leaked"].values()) or wrong))
 
 
 if __name__ == "__main__":

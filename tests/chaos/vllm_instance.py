@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from pathlib import Path
 
 import httpx
 
@@ -44,6 +45,16 @@ class VllmInstance:
         assert self.server.process is not None
         self.server.process.kill()
         self.server.process.wait()
+
+    def kill_engine(self) -> None:
+        """EngineCore alone: its server tells the clients and ends by itself."""
+        assert self.server.process is not None
+        for pid in session_members(self.server.process.pid):
+            if b"EngineCore" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
+
+    def sequences(self) -> int:
+        return int(self.server.gauge("vllm:num_requests_running") + self.server.gauge("vllm:num_requests_waiting"))
 
     def end(self) -> None:
         self.signal(signal.SIGCONT)

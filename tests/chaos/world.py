@@ -6,6 +6,9 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
+import subprocess
+import time
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +19,7 @@ from tests.e2e.engines import Engine
 from tests.e2e.process import LOOSE, Gateway, write_config
 
 ENGINES = 3
+ENDS_S = 60.0  # a gateway after SIGTERM; what runs has 30 s to end
 LIMITS = {"stall_timeout_s": 1.0, "first_byte_timeout_s": 10.0, "max_wait_s": 90.0, "connect_timeout_s": 1.0}
 
 
@@ -27,6 +31,14 @@ class Instance(Protocol):
     def running(self) -> bool: ...
 
     def kill(self) -> None: ...
+
+    def kill_engine(self) -> None:
+        """The engine dies under its server, which tells its clients and then ends."""
+        ...
+
+    def sequences(self) -> int:
+        """That it still computes."""
+        ...
 
     def start(self) -> None: ...
 
@@ -43,6 +55,18 @@ class Emulated(Engine):
         self.process.kill()
         self.process.wait()
 
+    def kill_engine(self) -> None:
+        with contextlib.suppress(httpx.TransportError):
+            self.http.post("/emulated/die")
+
+    def sequences(self) -> int:
+        state = self.state()
+        return int(state["running"] + state["waiting"])
+
+
+class HookedGateway(Gateway):
+    PROGRAM = ("-m", "tests.chaos.gateway_process")
+
 
 class World:
     """`gateway` is replaced when it is killed."""
@@ -52,35 +76,70 @@ class World:
         self.proxies = proxies
         self.folder = folder
         self._context_tokens = context_tokens
-        self.gateway = self.start_gateway(0)
-        self.port = self.gateway.port
+        self._reloads = 0
+        self.numbers: dict[str, int] = {}  # of instances by the ids that gateways gave them
+        (folder / "faults").mkdir()
+        self.urls = [f"http://instance-{n}.chaos:{proxy.port}" for n, proxy in enumerate(proxies)]
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.gateway = self._start_gateway()
 
-    def start_gateway(self, port: int) -> Gateway:
-        urls = [proxy.url for proxy in self.proxies]
-        pool = {"name": "all", "serves": ["S", "M", "L"], "slots": 16, "urls": urls}
+    def _start_gateway(self) -> Gateway:
+        return HookedGateway(self._configure())
+
+    def _configure(self) -> Path:
+        pool = {"name": "all", "serves": ["S", "M", "L"], "slots": 16, "urls": self.urls}
         tree: dict[str, Any] = {"model": "tiny", "slo": LOOSE, "pools": [pool], "context_tokens": self._context_tokens}
         tree["launcher"] = {"kind": "static"}
-        config = write_config(
+        return write_config(
             self.folder,
             {"tiny": tree},
-            limits=LIMITS,
-            listen={"port": port},
+            limits={**LIMITS, "max_queue": 512 + self._reloads % 2},
+            listen={"port": self.port},
             health={"interval_s": 0.2, "timeout_s": 1.0, "fall": 3},
+            controller={"interval_s": 0.2},
             breaker={"failures": 5, "backoff_s": 0.2, "backoff_max_s": 1.0},
         )
-        return Gateway(config)
 
-    async def restart_gateway(self) -> None:
-        """Killed, and started again on its port."""
+    async def restart_gateway(self, *, gently: bool) -> int:
+        """Killed, or ended by SIGTERM and waited for, and started again on its port. Its exit status."""
         self.gateway.http.close()
+        if gently:
+            self.gateway.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(self.gateway.process.wait, ENDS_S)
         self.gateway.kill()
-        self.gateway = await asyncio.to_thread(self.start_gateway, self.port)
+        status = self.gateway.process.returncode
+        self.gateway = await asyncio.to_thread(self._start_gateway)
+        return int(status)
+
+    def reload(self) -> int:
+        """Another configuration, taken over by the running gateway. The status of its answer."""
+        self._reloads += 1
+        self._configure()
+        return self.gateway.http.post(f"{self.gateway.url}/admin/reload").status_code
+
+    def drain(self, number: int, within_s: float) -> None:
+        """Returns when nothing runs there any more; a gateway that is killed meanwhile has forgotten it."""
+        with contextlib.suppress(httpx.TransportError, RuntimeError, KeyError):
+            name = self.gateway.instances()[self.urls[number]]["id"]
+            self.gateway.http.post(f"{self.gateway.url}/admin/instances/{name}/drain", params={"move": "true"})
+            due_s = time.monotonic() + within_s
+            while self.gateway.instances()[self.urls[number]]["requests"] and time.monotonic() < due_s:
+                time.sleep(0.1)
+
+    def resume(self, number: int) -> None:
+        with contextlib.suppress(httpx.TransportError, RuntimeError, KeyError):
+            name = self.gateway.instances()[self.urls[number]]["id"]
+            self.gateway.http.post(f"{self.gateway.url}/admin/instances/{name}/resume")
 
     def ready(self) -> list[int]:
         """Instances that the gateway holds for ready."""
-        with contextlib.suppress(httpx.HTTPError):
+        with contextlib.suppress(httpx.HTTPError, RuntimeError):  # its client is closed while it is away
             shown = self.gateway.instances()
-            return [n for n, proxy in enumerate(self.proxies) if shown[proxy.url]["state"] == "ready"]
+            self.numbers |= {shown[url]["id"]: n for n, url in enumerate(self.urls)}
+            return [n for n, url in enumerate(self.urls) if shown[url]["state"] == "ready"]
         return []
 
     async def close(self) -> None:

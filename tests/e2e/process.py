@@ -66,13 +66,15 @@ def command(*words: object) -> list[str]:
 class Gateway:
     """A running gateway. `admin_key` is used for the questions that this class itself asks."""
 
+    PROGRAM: tuple[str, ...] = ("joulegate.py",)
+
     def __init__(self, config: Path, *options: str, admin_key: str = "") -> None:
         self.config = config
         self.log_path = config.with_suffix(".log")
         self.run_log = config.parent / "run.jsonl"
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
-                command("serve", config, *options),
+                [sys.executable, *self.PROGRAM, "serve", str(config), *options],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

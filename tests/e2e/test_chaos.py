@@ -29,5 +29,6 @@ def test_a_short_run(tmp_path: Path) -> None:
     bad = {kind: said[kind] for kind in ("lost", "truncated", "duplicated", "malformed")}
     assert not any(bad.values()), said["examples"]
     assert not any(said["leaked"].values()), said["leaked"]
-    assert said["correct"] > 20 and sum(said["faults"].values()) > 5
+    assert not said["not_as_ordered"]
+    assert said["correct"] > 20 and sum(said["faults"].values()) >= 3
     assert done.returncode == 0, done.stderr[-3000:]

@@ -164,6 +164,19 @@ def test_kill_and_sigterm(gateway: Gateway, engines: list[Engine]) -> None:
         assert until(gateway.all_ready)
 
 
+def test_an_engine_that_dies_under_its_server(gateway: Gateway, engines: list[Engine]) -> None:
+    more = {"max_tokens": LONG, "ignore_eos": True}
+    whole = uncut(engines[1], "chat", **more)
+    body, request_id = during(gateway, "chat", lambda: engines[0].http.post("/emulated/die"), **more)
+    assert said(body) == whole
+    (seam,) = gateway.row(request_id)["seams"]
+    assert seam["why"] == "dead" and 0 < seam["ttft_s"] <= seam["pause_s"]
+    assert engines[0].process.wait(10) == 0, "its server ends by itself"
+    engines[0].start()
+    engines[0].wait_ready()
+    assert until(gateway.all_ready)
+
+
 def test_a_server_that_is_stopped_like_a_stone(gateway: Gateway, engines: list[Engine]) -> None:
     more = {"max_tokens": LONG, "ignore_eos": True}
     whole = uncut(engines[1], "chat", **more)
