@@ -146,7 +146,8 @@ class Controller(Section):
     checkpoint: str | None = Field(
         default="build/controller.json",
         min_length=1,
-        description="File in which plans, overrides and what was learnt outlive a restart. null = nowhere.",
+        description="File in which plans, overrides and what was learnt outlive a restart; of answers' lengths in one "
+        "beside it. null = nowhere.",
     )
 
 

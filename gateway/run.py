@@ -29,6 +29,7 @@ from gateway.config import Config
 from gateway.config_file import ConfigError
 from gateway.dashboard import add_dashboard
 from gateway.docs_page import add_docs_page
+from gateway.learnt import LearntFile, beside
 from gateway.metrics import run_log_counters
 from gateway.protocol import gateway_protocol
 from gateway.run_log import RunLog
@@ -85,6 +86,7 @@ async def run_gateway(
     running = build(config, clock, events, environment, speed)
     board = Board(running, events)
     checkpoint = restore(running)
+    learnt = restore_lengths(running)
     if run_log is not None:
         live = running.metrics.gauges
         rows = run_log
@@ -112,7 +114,7 @@ async def run_gateway(
             await known_soon(running.agents)
             for instance_id in await take_over(running):
                 log.warning("took over an instance that an earlier gateway left running", instance=instance_id)
-            work = background(running, board, checkpoint)
+            work = background(running, board, checkpoint, learnt)
             tasks += [group.create_task(kept_up(run, name, clock)) for name, run in work.items()]
             tasks.append(group.create_task(_tell_when_ready(running)))
             await stop.wait()
@@ -124,6 +126,8 @@ async def run_gateway(
                 task.cancel()
             if checkpoint is not None:
                 checkpoint.write()
+            if learnt is not None:
+                learnt.write()
         await running.ledger.read()  # the last joules, while the instances still tell of them
     finally:
         running.ledger.flush(clock.wall_s())
@@ -182,7 +186,20 @@ def restore(running: Running) -> Checkpoint | None:
     return checkpoint
 
 
-def background(running: Running, board: Board, checkpoint: Checkpoint | None) -> dict[str, Work]:
+def restore_lengths(running: Running) -> LearntFile | None:
+    """The predictors know what their services answered before."""
+    path = running.config.controller.checkpoint
+    if path is None:
+        return None
+    learnt = LearntFile(beside(Path(path)), running.gateway.services, running.clock)
+    if services := learnt.restore():
+        log.info("the predictors go on from what they learnt", services=services)
+    return learnt
+
+
+def background(
+    running: Running, board: Board, checkpoint: Checkpoint | None, learnt: LearntFile | None
+) -> dict[str, Work]:
     """What runs beside the server for as long as it serves, by name."""
     work: dict[str, Work] = {
         "clocks": running.cluster.clocks.run,
@@ -193,7 +210,11 @@ def background(running: Running, board: Board, checkpoint: Checkpoint | None) ->
         "prober": running.cluster.probe_forever,
         "dashboard": board.run,
     }
-    return work if checkpoint is None else {**work, "checkpoint": checkpoint.run}
+    if checkpoint is not None:
+        work["checkpoint"] = checkpoint.run
+    if learnt is not None:
+        work["learnt lengths"] = learnt.run
+    return work
 
 
 async def alive(controller: Controller, clock: Clock, limit_s: float = HANGS_S) -> None:

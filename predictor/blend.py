@@ -7,6 +7,7 @@ q90. Refuses to keep text. Without a model, or of a request that nobody read, it
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from math import log2, pi, sqrt
 
 from msgspec import Struct
@@ -17,7 +18,7 @@ from predictor.conformal import Calibration
 from predictor.distribution import NORMAL_BELOW, Distribution
 from predictor.features import Asked, Features
 from predictor.hints import Hint, Hints
-from predictor.length import RunningLengths, quantile
+from predictor.length import RunningLengths, Sparse, quantile
 from predictor.model import LengthModel
 from predictor.said import Said, said_of, within
 from predictor.track import Mean, Track
@@ -42,6 +43,23 @@ class Template(Struct):
     track: Track
     said: Said | None = None
     edges: Edges | None = None
+
+
+class TemplateState(Struct, frozen=True):
+    """What is known of a template, to be kept: `name` is a hash."""
+
+    name: bytes
+    shift: Mean
+    spread: Mean
+    track: Track
+    lengths: Sparse
+
+
+class ServiceState(Struct, frozen=True):
+    answers: int
+    level: Mean
+    spread: Mean
+    shared: Sparse
 
 
 class Foretold(Struct, frozen=True):
@@ -71,7 +89,7 @@ class Blend:
         self._running = RunningLengths(templates)
         self._limit = templates
         self._templates: OrderedDict[bytes, Template] = OrderedDict()
-        self._hints = Hints()
+        self.hints = Hints()
         self.calibration = Calibration()
         self._known = level is not None
         self._answers = 0
@@ -83,6 +101,32 @@ class Blend:
     @property
     def templates(self) -> int:
         return len(self._templates)
+
+    @property
+    def model_name(self) -> str:
+        """Empty without a model."""
+        return self.model.name if self.model is not None else ""
+
+    def recent(self, most: int) -> list[bytes]:
+        """Templates, from the one used longest ago to the newest."""
+        return list(self._templates)[-most:]
+
+    def template(self, name: bytes) -> TemplateState | None:
+        own = self._templates.get(name)
+        if own is None:
+            return None
+        return TemplateState(name, own.shift, own.spread, own.track, self._running.kept(name))
+
+    def service_state(self) -> ServiceState:
+        return ServiceState(self._answers, self._level, self._spread, self._running.kept_shared())
+
+    def restore(self, state: ServiceState, templates: Sequence[TemplateState]) -> None:
+        """Before the first answer."""
+        self._answers, self._level, self._spread = state.answers, state.level, state.spread
+        newest = templates[-self._limit :]
+        self._running.restore(state.shared, ((one.name, one.lengths) for one in newest))
+        for one in newest:
+            self._templates[one.name] = Template(one.shift, one.spread, one.track)
 
     def foretell(
         self, template: bytes, limit: int | None, edges: Edges, asked: Asked | None = None, client: bytes = b""
@@ -96,12 +140,14 @@ class Blend:
             features = self.model.features(asked)
             shape = Distribution(self.model.grid, self.model.shape(features), *self._where(own))
             said = base = said_of(shape, edges)
-            if own is not None and own.said is not None and own.edges == edges:
+            if own is not None:
+                if own.said is None or own.edges != edges:
+                    own.said, own.edges = self._running.say(template, edges), edges
                 trust = own.track.trust()
                 said = said.joined(own.said, trust)
         hint = None
         if asked is not None and asked.hint_tokens is not None and asked.hint_tokens > 0:
-            hint = self._hints.read(client, asked.hint_tokens, edges)
+            hint = self.hints.read(client, asked.hint_tokens, edges)
             said = said.joined(hint.said, hint.weight)
         stretch = self.calibration.apply(1.0)
         held = Said(said.p, said.q50, max(said.q50, said.q90 * stretch), max(said.q50, said.q99 * stretch))
@@ -134,7 +180,7 @@ class Blend:
             if own.said is not None and own.edges == told.edges and told.shape is not None:
                 own.track.judge(own.said.p, told.base.p, told.edges, output_tokens)
             if told.hint is not None:
-                self._hints.learn(told.hint, told.base.p, told.edges, output_tokens)
+                self.hints.learn(told.hint, told.base.p, told.edges, output_tokens)
         if told.shape is not None:
             self._place(own, told.shape, length)
         self._running.learn(told.template, length)

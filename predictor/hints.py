@@ -6,6 +6,7 @@ believed, at half of what it says."""
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from math import log2
 
 from msgspec import Struct
@@ -24,6 +25,15 @@ MEAN_OF_SPREAD = 0.8  # mean absolute deviation of a normal distribution with sp
 class Client(Struct):
     """`shift` and `off` in doublings: what the answers are of the hint on average, and how far from that."""
 
+    shift: Mean
+    off: Mean
+    track: Track
+
+
+class ClientState(Struct, frozen=True):
+    """What is known of a client, to be kept: `name` is that of its key."""
+
+    name: bytes
     shift: Mean
     off: Mean
     track: Track
@@ -54,6 +64,15 @@ class Hints:
         spread = max(NARROWEST, off / MEAN_OF_SPREAD)
         shape = Distribution(NORMAL_GRID, NORMAL_BELOW, log2(max(1, tokens)) + shift, spread)
         return Hint(client, tokens, shape, said_of(shape, edges), weight)
+
+    def recent(self, most: int) -> list[ClientState]:
+        """From the one used longest ago to the newest."""
+        names = list(self._clients)[-most:]
+        return [ClientState(n, (own := self._clients[n]).shift, own.off, own.track) for n in names]
+
+    def restore(self, clients: Sequence[ClientState]) -> None:
+        for one in clients[-self._limit :]:
+            self._clients[one.name] = Client(one.shift, one.off, one.track)
 
     def learn(self, hint: Hint, against: Chances, edges: Edges, output_tokens: int) -> None:
         """`against`: what was said of the sizes without the hint."""

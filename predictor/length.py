@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 
 from core.request import Prediction
@@ -19,6 +19,7 @@ BINS = 4 * 17  # up to 2**17 tokens
 UPPER = tuple(2 ** ((i + 1) / BINS_PER_DOUBLING) for i in range(BINS))
 PRIOR_WEIGHT = 8.0  # the service's distribution counts as this many answers of the template's own
 UNIT_LIMIT = 1e100
+NEGLIGIBLE = 1e-4  # answers
 DECAY = 0.98  # per answer: a template's memory is about its last 50 answers
 # Output lengths of the Azure conversation trace of 2023-11-16: lognormal with median 129 tokens and p95 451.
 PRIOR_MEDIAN_TOKENS = 129.0
@@ -36,6 +37,9 @@ def _prior() -> list[float]:
 
     cumulative = [below(edge) for edge in UPPER]
     return [b - a for a, b in zip([0.0, *cumulative], cumulative, strict=False)]
+
+
+Sparse = list[tuple[int, float]]  # (bin, answers) of those bins that have any, in order
 
 
 class Lengths:
@@ -57,6 +61,17 @@ class Lengths:
     def scale(self) -> float:
         """What turns a stored weight into a number of answers."""
         return 1.0 / self._unit
+
+    def sparse(self) -> Sparse:
+        scale = self.scale()
+        return [(at, weight * scale) for at, weight in enumerate(self.weights) if weight * scale >= NEGLIGIBLE]
+
+
+def lengths_of(sparse: Sparse) -> Lengths:
+    weights = [0.0] * BINS
+    for at, answers in sparse:
+        weights[at] = answers
+    return Lengths(weights)
 
 
 class RunningLengths:
@@ -86,6 +101,19 @@ class RunningLengths:
             return [prior * weight for weight in accumulate(shared)]
         scale = own.scale()
         return list(accumulate([prior * a + scale * b for a, b in zip(shared, own.weights, strict=True)]))
+
+    def kept(self, template: bytes) -> Sparse:
+        own = self._by_template.get(template)
+        return own.sparse() if own is not None else []
+
+    def kept_shared(self) -> Sparse:
+        return self._shared.sparse()
+
+    def restore(self, shared: Sparse, templates: Iterable[tuple[bytes, Sparse]]) -> None:
+        """From the template used longest ago to the newest."""
+        self._shared = lengths_of(shared)
+        for template, sparse in templates:
+            self._by_template[template] = lengths_of(sparse)
 
     def learn(self, template: bytes, output_tokens: int) -> None:
         own = self._by_template.get(template)

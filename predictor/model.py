@@ -6,6 +6,9 @@ gives the probability of an answer no longer than that, so that any class edges 
 
 from __future__ import annotations
 
+from hashlib import sha256
+
+import msgspec
 import numpy as np
 
 from core.request import Prediction
@@ -19,10 +22,11 @@ from predictor.said import said_of, within
 class LengthModel:
     """Never changes once made; any number of services share one."""
 
-    __slots__ = ("_bias", "_numbers", "_words", "body", "grid", "vocabulary")
+    __slots__ = ("_bias", "_numbers", "_words", "body", "grid", "name", "vocabulary")
 
     def __init__(self, body: Body) -> None:
         self.body = body
+        self.name = sha256(msgspec.json.encode(body)).hexdigest()[:16]  # which model it is, whatever its file is called
         count = len(body.features)
         # Halved: a logistic is (1 + tanh(x / 2)) / 2, and tanh does not overflow.
         weights = np.asarray(body.weights, dtype=np.float64).reshape(count + len(body.words), len(body.grid)) / 2

@@ -5,7 +5,6 @@ data is read, nothing in it runs."""
 
 from __future__ import annotations
 
-from hashlib import sha256
 from math import isfinite
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from predictor.features import NAMES
+from predictor.sealed import SealError, seal, unseal, write_whole
 
 SCHEMA = 1
 SHIPPED = Path(__file__).parent / "data" / "shipped.json"
@@ -45,23 +45,12 @@ class Body(Struct, frozen=True):
     confusion: list[list[int]] | None = None
 
 
-class _File(Struct, frozen=True):
-    schema: int
-    sha256: str
-    body: msgspec.Raw
-
-
 def dump(body: Body) -> bytes:
-    raw = msgspec.json.encode(body)
-    return msgspec.json.encode(_File(SCHEMA, sha256(raw).hexdigest(), msgspec.Raw(raw))) + b"\n"
+    return seal(msgspec.json.encode(body), SCHEMA)
 
 
 def write_model(path: Path, body: Body) -> None:
-    """Whole or not at all: a gateway may read it at the same moment."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_name(path.name + ".part")
-    half.write_bytes(dump(body))
-    half.replace(path)
+    write_whole(path, dump(body))
 
 
 def read_model(path: Path) -> Body:
@@ -73,12 +62,9 @@ def read_model(path: Path) -> Body:
 
 def load(data: bytes, name: str) -> Body:
     try:
-        held = msgspec.json.decode(data, type=_File)
-        if held.schema != SCHEMA:
-            raise ModelFileError(f"{name}: schema {held.schema}, this version reads {SCHEMA}; train it anew")
-        if sha256(bytes(held.body)).hexdigest() != held.sha256:
-            raise ModelFileError(f"{name}: the checksum does not match; the file is damaged or was edited")
-        body = msgspec.json.decode(held.body, type=Body)
+        body = msgspec.json.decode(unseal(data, SCHEMA), type=Body)
+    except SealError as error:
+        raise ModelFileError(f"{name}: not a length model: {error}") from None
     except msgspec.MsgspecError as error:
         raise ModelFileError(f"{name}: not a length model: {error}") from None
     except (UnicodeDecodeError, RecursionError):

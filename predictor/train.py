@@ -50,8 +50,8 @@ def split(records: Sequence[Record]) -> Split:
     families = {_family(record.model) for record in records}
     parts = Split([], [], [])
     for record in records:
-        prompt = _share(record.prompt_id) < HELD_PROMPTS
-        model = len(families) == 1 or _share(_family(record.model).encode()) < HELD_MODELS
+        prompt = prompt_share(record.prompt_id) < HELD_PROMPTS
+        model = len(families) == 1 or prompt_share(_family(record.model).encode()) < HELD_MODELS
         if prompt and model:
             parts.held.append(record)
         elif not prompt and (not model or len(families) == 1):
@@ -67,7 +67,8 @@ def _family(model: str) -> str:
     return name.split("-")[0]
 
 
-def _share(data: bytes) -> float:
+def prompt_share(data: bytes) -> float:
+    """Where a name falls between 0 and 1: those below HELD_PROMPTS are held out."""
     return int.from_bytes(sha256(data).digest()[:4], "big") / 2**32
 
 
@@ -202,7 +203,7 @@ def _best_strength(
     inputs: Array, targets: Array, weights: Array, prompts: Sequence[bytes], say: Callable[[str], None]
 ) -> float:
     """By cross-validation over prompts: the loss of the whole distribution."""
-    fold = np.array([int(_share(b"fold" + prompt) * FOLDS) for prompt in prompts])
+    fold = np.array([int(prompt_share(b"fold" + prompt) * FOLDS) for prompt in prompts])
     columns = list(range(0, len(GRID), 3))
     best = (float("inf"), STRENGTHS[0])
     for strength in STRENGTHS:
@@ -226,7 +227,7 @@ def held_out(parts: Split) -> list[Record]:
     levels = levels_of(parts.held)
     cut = {record.model for record in parts.held if record.cut}
     kept = [record for record in parts.held if record.model in levels and record.model not in cut]
-    return sorted(kept, key=lambda record: (_share(record.prompt_id + b"order"), record.model))
+    return sorted(kept, key=lambda record: (prompt_share(record.prompt_id + b"order"), record.model))
 
 
 def as_templates(records: Sequence[Record]) -> list[Record]:

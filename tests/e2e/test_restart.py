@@ -26,3 +26,31 @@ def test_what_operators_ordered_outlives_a_kill(stage: Stage, start: Start) -> N
     finally:
         second.stop()
     assert json.loads(kept.read_text())["state"]["overrides"] == [], "and what is over at the end is over"
+
+
+def test_what_was_learnt_of_lengths_outlives_a_restart_and_a_damaged_file_does_not_stop_one(
+    stage: Stage, start: Start
+) -> None:
+    first = start({"tiny": service(pool(stage.backends[:1]))})
+    for _ in range(3):
+        assert httpx.post(f"{first.url}/v1/chat/completions", json=CHAT).status_code == 200
+    first.stop()
+    kept = first.config.parent / "checkpoint.lengths.json"
+    (learnt,) = json.loads(kept.read_text())["body"]
+    assert learnt["service"] == "tiny" and learnt["state"]["answers"] == 3 and len(learnt["templates"]) == 1
+    second = Gateway(first.config).wait_ready()
+    try:
+        (told,) = second.logged("the predictors go on from what they learnt")
+        assert told["services"] == ["tiny"]
+        assert httpx.post(f"{second.url}/v1/chat/completions", json=CHAT).status_code == 200
+    finally:
+        second.stop()
+    assert json.loads(kept.read_text())["body"][0]["state"]["answers"] == 4
+    kept.write_text(kept.read_text().replace('"answers":4', '"answers":5', 1))
+    third = Gateway(first.config).wait_ready()
+    try:
+        (told,) = third.logged("what was learnt of lengths is of no use")
+        assert "checksum" in told["error"]
+        assert httpx.post(f"{third.url}/v1/chat/completions", json=CHAT).status_code == 200
+    finally:
+        third.stop()

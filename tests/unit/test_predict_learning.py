@@ -128,8 +128,8 @@ def test_a_client_is_believed_as_far_as_it_was_right() -> None:
 
 def test_hints_of_many_clients_do_not_grow_it() -> None:
     blend = Blend(None)
-    blend._hints = Hints(clients=8)
+    blend.hints = Hints(clients=8)
     for index in range(50):
         told = blend.foretell(b"t", None, EDGES, Asked(b"", hint_tokens=10), b"%d" % index)
         blend.learn(told, 10)
-    assert len(blend._hints._clients) == 8
+    assert len(blend.hints._clients) == 8
