@@ -15,6 +15,7 @@ PAPER ?=
 SPEED ?= 6
 HOUR ?= 60
 SHARE ?= 1
+PLANS ?= 1000
 STAMP := $(VENV)/.installed
 
 .PHONY: help install serve test test-unit test-e2e test-vllm test-browser test-prometheus check format lock replay bench bench-self agent-kills gateway-kills reshards plans chaos live paper clean
@@ -95,8 +96,8 @@ reshards: install ## ten minutes of re-shards under load on real vLLM servers (C
 	.venv-vllm/bin/python tests/vllm/build_tiny_model.py
 	$(BIN)/python -m bench.reshards
 
-plans: install ## a thousand random plans on fleets of emulated and process launchers, children in this process: is each reached?
-	PLANS=1000 $(BIN)/pytest -s --timeout 3600 tests/scenario/test_random_plans.py
+plans: install ## PLANS random plans with SEED on fleets of emulated and process launchers, children in this process: is each reached?
+	PLANS=$(PLANS) SEED=$(SEED) $(BIN)/pytest -s --timeout 3600 tests/scenario/test_random_plans.py
 
 chaos: install ## streams under faults for DURATION seconds with SEED on ENGINE=emulated|vllm, every answer checked: build/chaos.json
 	$(BIN)/python -m tests.chaos.run --engine $(ENGINE) --duration $(DURATION) --seed $(SEED)

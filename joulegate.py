@@ -20,6 +20,7 @@ from commands.redecide import redecide
 from commands.report import report
 from commands.simulate import simulate
 from commands.train import train
+from commands.transitions import transitions
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -42,6 +43,7 @@ app.command()(simulate)
 app.command()(plan)
 app.command()(report)
 app.command()(redecide)
+app.command()(transitions)
 app.add_typer(predict.app, name="predict")
 app.add_typer(forecast.app, name="forecast")
 app.command()(train)

@@ -1,13 +1,14 @@
 """The kill matrix: kill -9 of agent, gateway and controller in every combination; are clocks at their default in time?
 
-    .venv/bin/python -m bench.agent_kills --runs 100
+    .venv/bin/python -m bench.agent_kills --runs 100 [--resume]
 
 Real processes on GPUs in a file (`simulator/fake_nvml.c` under pynvml). Gateway and controller hold a lease on four
 GPUs each, in processes of their own (`bench/clock_holder.py`, with the gateway's own client; `joulegate serve` has both
 in one process). Both set 990 MHz under load. Then the combination is killed with SIGKILL and the file is watched; those
 who live must keep their clocks. One run in five has the default lease of 5 s, the others one of 1 s. A second table has
 other ends: SIGTERM, a hung agent, a killed watchdog, and agent and watchdog killed at once, where only the next start
-undoes (systemd: ExecStopPost). Exit status 1 when one run of the matrix was late."""
+undoes (systemd: ExecStopPost). Every run is written at once, and `--resume` goes on after those that are in the file
+already. Exit status 1 when one run of the matrix was late."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -155,35 +156,58 @@ def table(runs: Sequence[Run]) -> str:
     return "\n".join(lines)
 
 
-def measure(runs: int, other_runs: int) -> tuple[list[Run], list[Run]]:
+@dataclass(slots=True)
+class Runs:
+    """All runs, and their file."""
+
+    out: Path
+    matrix: list[Run] = field(default_factory=list)
+    other: list[Run] = field(default_factory=list)
+
+    def load(self) -> None:
+        told = json.loads(self.out.read_text()) if self.out.exists() else {"matrix": [], "other": []}
+        self.matrix, self.other = ([Run(**row) for row in told[name]] for name in ("matrix", "other"))
+
+    def add(self, runs: list[Run], run: Run) -> None:
+        runs.append(run)
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        self.out.write_text(
+            json.dumps({name: [asdict(r) for r in getattr(self, name)] for name in ("matrix", "other")})
+        )
+        print(f"{len(runs)} {run}", file=sys.stderr)
+
+
+def measure(runs: Runs, wanted: int, each: int) -> None:
+    """Adds runs until the matrix has as many as are `wanted`, and every other end `each`."""
     with TemporaryDirectory(prefix="joulegate-kills-") as folder:
         scenes = {lease_s: Scene(Path(folder) / f"lease-{lease_s:g}", lease_s) for lease_s in (5.0, 1.0)}
         try:
-            matrix = []
-            for number in range(runs):
+            while (number := len(runs.matrix)) < wanted:
                 scene = scenes[5.0 if number % 35 < 7 else 1.0]
-                matrix.append(run_one(scene, MATRIX[number % 7]))
-                print(f"{number + 1}/{runs} {matrix[-1]}", file=sys.stderr)
-            others = [run_other(scenes[1.0], name) for name in OTHER for _ in range(other_runs)]
+                runs.add(runs.matrix, run_one(scene, MATRIX[number % 7]))
+            for name in OTHER:
+                while sum(run.kill == name for run in runs.other) < each:
+                    runs.add(runs.other, run_other(scenes[1.0], name))
         finally:
             for scene in scenes.values():
                 scene.end()
-    return matrix, others
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=100)
+    parser.add_argument("--runs", type=int, default=100, help="in all, those of the file too")
     parser.add_argument("--other-runs", type=int, default=3)
+    parser.add_argument("--resume", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("build/agent-kills.json"))
     asked = parser.parse_args()
-    matrix, others = measure(asked.runs, asked.other_runs)
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(json.dumps({"matrix": [asdict(r) for r in matrix], "other": [asdict(r) for r in others]}))
-    in_time = sum(run.in_time for run in matrix)
-    print(table(matrix), "", table(others), "", sep="\n")
-    print(f"clocks at default within the lease in {in_time} of {len(matrix)} runs")
-    return 0 if in_time == len(matrix) else 1
+    runs = Runs(asked.out)
+    if asked.resume:
+        runs.load()
+    measure(runs, asked.runs, asked.other_runs)
+    in_time = sum(run.in_time for run in runs.matrix)
+    print(table(runs.matrix), "", table(runs.other), "", sep="\n")
+    print(f"clocks at default within the lease in {in_time} of {len(runs.matrix)} runs")
+    return 0 if in_time == len(runs.matrix) else 1
 
 
 if __name__ == "__main__":

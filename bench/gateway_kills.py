@@ -1,17 +1,19 @@
 """kill -9 of whole gateways and of the agent, in every combination: clocks undone in time, instances lost or doubled.
 
-    .venv/bin/python -m bench.gateway_kills --runs 30
+    .venv/bin/python -m bench.gateway_kills --runs 30 [--seed 1] [--resume]
 
 One agent on eight emulated GPUs, one `joulegate serve` (its controller is a task of it, so it dies with it) and two
-emulated engines of two GPUs each at 1200 MHz. A combination is killed with SIGKILL and the GPUs' file is watched; then
-what was killed is started anew, and every instance must be there once: the same ids and the same processes, each on its
-GPUs, at its clock again. Exit status 1 when one run was late, or lost or doubled an instance."""
+emulated engines of two GPUs each at 1200 MHz. After up to two seconds (`--seed`) a combination is killed with SIGKILL
+and the GPUs' file is watched; then what was killed is started anew, and every instance must be there once: the same
+ids and the same processes, each on its GPUs, at its clock again. Every run is written at once, and `--resume` goes on
+after those that are in the file already. Exit status 1 when one run was late, or lost or doubled an instance."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import random
 import shutil
 import signal
 import sys
@@ -28,6 +30,7 @@ from bench.agent_rig import Agent, Process, until
 from bench.processes import free_ports
 
 MHZ, LEASE_S = 1200, 5.0
+PATIENCE_S = 240.0  # a start of Python on a crowded machine
 MATRIX = [("gateway",), ("agent",), ("agent", "gateway")]
 CONFIG = """
 listen: {{port: {port}}}
@@ -111,9 +114,10 @@ class World:
                 found[int(entry.name)] = mark.decode().rpartition("/")[2]
         return found
 
-    def run(self, kill: Sequence[str]) -> Run:
-        if until(self.whole, 60) is None:
+    def run(self, kill: Sequence[str], delay_s: float) -> Run:
+        if until(self.whole, PATIENCE_S) is None:
             raise RuntimeError((self.folder / "gateway.log").read_text()[-3000:])
+        time.sleep(delay_s)
         before = self.engines()
         victims: dict[str, Process] = {"agent": self.agent, "gateway": self.gateway}
         start_s = time.monotonic()
@@ -126,7 +130,7 @@ class World:
             self.agent = self._agent()
         if "gateway" in kill:
             self.gateway = self._gateway()
-        back_s = until(self.whole, 60)
+        back_s = until(self.whole, PATIENCE_S)
         after = self.engines()
         lost = len(before.keys() - after.keys())
         return Run(
@@ -162,26 +166,34 @@ def table(runs: Sequence[Run]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=30)
-    parser.add_argument("--out", type=Path, default=Path("build/gateway-kills.json"))
-    asked = parser.parse_args()
-    runs = []
+def measure(runs: list[Run], wanted: int, seed: int, out: Path) -> None:
+    """Adds runs until there are as many as are wanted; all of them are in `out` after each."""
     with TemporaryDirectory(prefix="jg-") as folder:
         world = World(Path(folder))
         try:
-            for number in range(asked.runs):
-                runs.append(world.run(MATRIX[number % len(MATRIX)]))
-                print(f"{number + 1}/{asked.runs} {runs[-1]}", file=sys.stderr)
+            while len(runs) < wanted:
+                number = len(runs)
+                delay_s = random.Random(seed * 10_000 + number).uniform(0, 2)
+                runs.append(world.run(MATRIX[number % len(MATRIX)], delay_s))
+                out.write_text(json.dumps([asdict(run) for run in runs]))
+                print(f"{number + 1}/{wanted} {runs[-1]}", file=sys.stderr)
                 if not runs[-1].good:
-                    shutil.copytree(
-                        world.folder, f"build/gateway-kills-{number + 1}", ignore=shutil.ignore_patterns("*.sock")
-                    )
+                    logs = out.with_name(f"{out.stem}-{number + 1}")
+                    shutil.copytree(world.folder, logs, ignore=shutil.ignore_patterns("*.sock"))
         finally:
             world.end()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=30, help="in all, those of the file too")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("build/gateway-kills.json"))
+    asked = parser.parse_args()
     asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(json.dumps([asdict(run) for run in runs]))
+    runs = [Run(**row) for row in json.loads(asked.out.read_text())] if asked.resume and asked.out.exists() else []
+    measure(runs, asked.runs, asked.seed, asked.out)
     good = sum(run.good for run in runs)
     print(
         table(runs),

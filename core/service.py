@@ -89,6 +89,8 @@ class LauncherSpec:
     stop_timeout_s: float = 10.0
     log_dir: str = "build/logs"
     agent: str = ""  # of this host, by its name in the configuration
+    sleep_level: int = 1  # vLLM's: 1 keeps the weights in host memory, 2 drops them
+    weights: str = ""  # a folder that instances read their weights from
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ class TransitionView(BaseModel):
     seconds: float
     joules: float | None = Field(description="null: neither counted nor modelled")
     quality: Literal["measured", "modelled"]
+    cpu_s: float | None = Field(description="processor seconds of the instance's processes; null: not known")
 
 
 def make_transition_routes(running: Running) -> APIRouter:
@@ -32,6 +33,7 @@ def make_transition_routes(running: Running) -> APIRouter:
                 "service": one.kind.service, "kind": one.kind.kind, "tp": one.kind.tp, "from_tp": one.kind.from_tp,
                 "count": one.count, "seconds": round(one.seconds, 3), "quality": one.quality,
                 "joules": None if one.joules is None else round(one.joules, 1),
+                "cpu_s": None if one.cpu_s is None else round(one.cpu_s, 2),
             })
             for one in running.shared.transitions.costs()
         ]  # fmt: skip

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from core.service import STEP_TOKENS, Edges, InstanceLimits, LauncherSpec, PoolSpec, ServiceSpec, Slo, order_problem
 from gateway.config_agents import AgentConfig
+from gateway.config_launcher import LauncherConfig
 from gateway.config_predictor import PredictorConfig
 from gateway.config_section import (
     VARIABLE,
@@ -33,7 +34,6 @@ from gateway.config_section import (
 )
 from profiles.engine_model import engine_model_names, load_engine_model
 
-PLACEHOLDERS = ("port", "tp", "model", "slots", "step_tokens", "clock_mhz", "gpus", "stop_s")
 MIB = 1024 * 1024
 # An emulated engine's, unless its pool says otherwise: with 2048 the steps of a 70B model at TP4 last over 150 ms, more
 # than the TBT objective of whoever decodes beside them.
@@ -217,38 +217,6 @@ class PoolConfig(Section):
             yield ("step_tokens",), f"must be at least slots ({self.slots}): each running sequence takes one"
         if self.urls and "instances" in self.model_fields_set and self.instances != len(self.urls):
             yield ("instances",), f"{self.instances} instances but {len(self.urls)} urls; leave `instances` out"
-
-
-class LauncherConfig(Section):
-    kind: Literal["emulated", "process", "static"] = Field(
-        description="emulated = joulegate's own engine, process = `argv`, static = servers at `urls` run by others."
-    )
-    argv: Items[str] = Field(default=(), description="Process only: the command. See below for {port} and others.")
-    env: Mapping[str, str] = Field(default={}, description="Added to the environment; the same {...} as in `argv`.")
-    start_timeout_s: Seconds = Field(default=120.0, description="Time an instance has to become healthy.")
-    start_delay_s: float = Field(
-        default=0.0,
-        ge=0,
-        le=86_400,
-        description="Emulated only: time before an instance answers, as if it loaded weights.",
-    )
-    stop_timeout_s: Seconds = Field(default=10.0, description="Time between SIGTERM and SIGKILL.")
-    log_dir: str = Field(default="build/logs", min_length=1, description="Folder for the output of the instances.")
-    agent: str = Field(
-        default="",
-        description="Name of the node agent on this host: it sets the clocks, and instances get its GPUs by UUID.",
-    )
-
-    def check(self) -> Problems:
-        if self.kind == "process" and not self.argv:
-            yield ("argv",), "the process launcher needs a command here"
-        if self.kind != "process" and self.argv:
-            yield ("argv",), f"only the process launcher runs a command; kind is {self.kind}"
-        texts = [*self.argv, *self.env.values()]
-        if self.kind == "process" and self.argv and not any("{port}" in text for text in texts):
-            yield ("argv",), "{port} appears nowhere; each instance needs a port of its own"
-        for word in sorted({word for text in texts for word in re.findall(r"\{([a-z_]+)\}", text)} - {*PLACEHOLDERS}):
-            yield ("argv",), f"{{{word}}} is not known; known: {' '.join(f'{{{p}}}' for p in PLACEHOLDERS)}"
 
 
 class ServiceConfig(Section):

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.config import PLACEHOLDERS, Config
+from gateway.config import Config
+from gateway.config_launcher import PLACEHOLDERS
 from gateway.config_section import HASH, NAME, VARIABLE
 
 INTRO = """# Configuration

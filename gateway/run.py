@@ -112,7 +112,7 @@ async def run_gateway(
                 group.create_task(kept_up(one.run, f"agent {name}", clock)) for name, one in running.agents.items()
             ]
             await known_soon(running.agents)
-            for instance_id in await take_over(running):
+            for instance_id in take_over(running):
                 log.warning("took over an instance that an earlier gateway left running", instance=instance_id)
             work = background(running, board, checkpoint, learnt)
             tasks += [group.create_task(kept_up(run, name, clock)) for name, run in work.items()]

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from math import inf
@@ -40,13 +39,13 @@ from gateway.serve import Gateway
 from gateway.service import Service
 from gateway.tariff import Tariff, make_tariff
 from pools.admission import Admission
-from pools.clocks import EngineClocks
+from pools.clocks import Clocks, EngineClocks
 from pools.cluster import LiveCluster
 from pools.connection import authority
 from pools.counters import Counters, EngineCounters, GpuCounters
 from pools.fleet import Fleet, FleetLimits
 from pools.gpu_book import GpuBook
-from pools.knobs import EngineKnobs, KnobRefused, Knobs, NoKnobs
+from pools.knobs import EngineKnobs, Knobs, NoKnobs
 from pools.launcher import Launcher, ProcessLauncher, StaticLauncher
 from pools.shape import step_tokens
 from pools.transitions import Transitions
@@ -267,11 +266,12 @@ def make_challenger(spec: ServiceSpec) -> Challenger | None:
 def make_knobs(spec: ServiceSpec, model: EngineModel | None, http: httpx.AsyncClient, agent: HostAgent | None) -> Knobs:
     if spec.launcher.kind == "static":
         return NoKnobs()
+    clocks: Clocks | None = None
     if agent is not None:
-        return EngineKnobs(http, agent.clocks)
-    if spec.launcher.kind != "emulated" or model is None:
-        return EngineKnobs(http, None)
-    return EngineKnobs(http, EngineClocks(http, max(model.clocks_mhz)))
+        clocks = agent.clocks
+    elif spec.launcher.kind == "emulated" and model is not None:
+        clocks = EngineClocks(http, max(model.clocks_mhz))
+    return EngineKnobs(http, clocks, spec.launcher.sleep_level, spec.launcher.start_timeout_s)
 
 
 def make_launcher(
@@ -286,15 +286,14 @@ def make_launcher(
     )
 
 
-async def take_over(running: Running) -> list[str]:
+def take_over(running: Running) -> list[str]:
     """What an earlier gateway that was killed has left running serves on, before anything new starts. One that was
     parked is woken, for nobody remembers that it sleeps."""
     fleets = [service.fleet for service in running.gateway.services.values()]
     found = [(fleet, one.instance_id) for fleet in fleets for one in fleet.take_over()]
     running.shared.skip_ids(instance_id for _, instance_id in found)
     for fleet, instance_id in found:
-        with suppress(KnobRefused):
-            await fleet.knobs.wake(fleet.members[instance_id].instance)
+        running.cluster.sleepers.rouse(fleet, instance_id)
     return [instance_id for _, instance_id in found]
 
 

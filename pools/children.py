@@ -146,6 +146,18 @@ def kill_session(session_id: int) -> None:
             continue
 
 
+def session_cpu_s(session_id: int) -> float:
+    """User and system time of its processes, and of those that they have waited for."""
+    ticks = 0
+    for pid in processes():
+        try:
+            if os.getsid(pid) == session_id:
+                ticks += sum(map(int, _stat(pid)[11:15]))
+        except (OSError, ValueError):
+            continue
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
 def processes() -> Iterator[int]:
     return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
 
@@ -153,10 +165,15 @@ def processes() -> Iterator[int]:
 def identity_of(pid: int) -> Identity | None:
     """None when there is no such process, or only its exit status is left."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = _stat(pid)
     except OSError:
         return None
     return None if fields[0] in "ZX" else Identity(pid, int(fields[19]))
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields after the name, state first (proc(5))."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 
 def _claim(identity: Identity) -> int | None:

@@ -33,6 +33,7 @@ from core.instances import (
 from pools.clock_keeper import ClockKeeper
 from pools.fleet import Fleet
 from pools.gpu_book import Islands
+from pools.sleepers import Sleepers
 
 
 class LiveCluster:
@@ -50,6 +51,7 @@ class LiveCluster:
         self.retiring: list[Fleet] = []
         self.changed = asyncio.Event()
         self.clocks = ClockKeeper(self.all_fleets, clock)
+        self.sleepers = Sleepers()
         self._clock = clock
         self._gpus = gpus
         self._islands = islands
@@ -103,9 +105,9 @@ class LiveCluster:
             return
         for fleet in self.all_fleets():
             if action.instance_id in fleet.members:
-                await self._apply_to(fleet, action)
+                self._apply_to(fleet, action)
 
-    async def _apply_to(self, fleet: Fleet, action: OnInstance) -> None:
+    def _apply_to(self, fleet: Fleet, action: OnInstance) -> None:
         match action:
             case Stop():
                 fleet.drain(action.instance_id, action.reason)
@@ -117,9 +119,9 @@ class LiveCluster:
                 fleet.want_clock(action.instance_id, action.clock_mhz)
                 self.clocks.wake.set()
             case Park():
-                await fleet.park(action.instance_id, action.reason)
+                self.sleepers.park(fleet, action.instance_id, action.reason)
             case Wake():
-                await fleet.wake(action.instance_id, action.reason)
+                self.sleepers.wake(fleet, action.instance_id, action.reason)
             case Hold():
                 fleet.drain(action.instance_id, action.reason, resumable=True)
             case Release():
@@ -159,6 +161,7 @@ class LiveCluster:
 
     async def close(self, stop_timeout_s: float) -> None:
         """Ends every child: politely, then by force within `stop_timeout_s`."""
+        await self.sleepers.close()
         await self._probes.aclose()
         children = [(f, i) for f in self.all_fleets() if f.launcher.managed for i in f.members]
         for fleet, instance_id in children:

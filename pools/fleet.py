@@ -5,8 +5,9 @@ a request is the router's."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from core.clock import Clock
 from core.instances import AS_CONFIGURED, SeenInstance, SeenPool, Shape, State
@@ -53,6 +54,7 @@ class Member:
     epoch: int | None = None  # the lease under which it was
     sleepless: bool = False  # it was asked to sleep, and refused
     knob_refused: str = ""  # why its clock cannot be written now
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # held while it is put to sleep or woken
 
 
 class Fleet:
@@ -172,31 +174,42 @@ class Fleet:
             })  # fmt: skip
         member.knob_refused = why
 
-    async def park(self, instance_id: str, reason: str) -> None:
-        """It takes no request from now on; where sleep is refused it stays as it was."""
+    def park(self, instance_id: str, reason: str) -> Member | None:
+        """It takes no request from now on, and is to be put to sleep; None where it cannot be now."""
         member = self.members.get(instance_id)
         if member is None or member.instance.state is not State.READY or member.instance.requests:
-            return
+            return None
         self._move(member, State.PARKED, reason)
         self._begin("park", member)
-        try:
-            await self.knobs.sleep(member.instance)
-            self._transitions.end("park", instance_id)
-        except KnobRefused as refused:
-            self._transitions.drop(instance_id)
-            member.sleepless = True
-            self._move(member, State.READY, f"cannot sleep: {refused}")
+        return member
 
-    async def wake(self, instance_id: str, reason: str) -> None:
+    def asleep(self, member: Member) -> None:
+        self._transitions.end("park", member.instance.id)
+
+    def sleep_failed(self, member: Member, refused: KnobRefused) -> None:
+        """It serves on as before, unless nobody knows whether it sleeps now."""
+        if member.instance.state is not State.PARKED:
+            return
+        self._transitions.drop(member.instance.id)
+        member.sleepless = True
+        if refused.silent:
+            self._move(member, State.FAILED, f"asked to sleep, it says nothing: {refused}")
+        else:
+            self._move(member, State.READY, f"cannot sleep: {refused}")
+            self.admission.pump()
+
+    def wake(self, instance_id: str, reason: str) -> Member | None:
+        """It is to be woken, and probed then; None where it does not sleep."""
         member = self.members.get(instance_id)
         if member is None or member.instance.state is not State.PARKED:
-            return
+            return None
         self._move(member, State.STARTING, reason)
         self._begin("wake", member)
         member.good = 0
-        try:
-            await self.knobs.wake(member.instance)
-        except KnobRefused as refused:
+        return member
+
+    def wake_failed(self, member: Member, refused: KnobRefused) -> None:
+        if member.instance.state is State.STARTING:
             self._move(member, State.FAILED, f"cannot wake: {refused}")
 
     def watts(self) -> tuple[float | None, str]:
@@ -215,7 +228,7 @@ class Fleet:
     def probed(self, instance_id: str, healthy: bool, detail: str = "") -> None:
         """Result of one health probe."""
         member = self.members.get(instance_id)
-        if member is None:
+        if member is None or member.turn.locked():
             return
         member.good, member.bad = (member.good + 1, 0) if healthy else (0, member.bad + 1)
         state = member.instance.state
@@ -373,4 +386,7 @@ class Fleet:
         instance.set_state(state, self._clock.now_s(), reason)
 
     def _begin(self, kind: str, member: Member) -> None:
-        self._transitions.begin(kind, self.spec.name, member.instance, self.knobs)
+        instance_id = member.instance.id
+        self._transitions.begin(
+            kind, self.spec.name, member.instance, self.knobs, lambda: self.launcher.cpu_s(instance_id)
+        )

@@ -3,7 +3,7 @@ the controller's, and when a clock is written is pools/clock_keeper.py's."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import httpx
 
@@ -12,7 +12,13 @@ from pools.instance import Instance
 
 
 class KnobRefused(Exception):
-    """It was not turned; the sentence says why."""
+    """It was not turned; the sentence says why. `silent`: no answer came, so it may have been turned after all."""
+
+    silent = False
+
+
+class KnobSilent(KnobRefused):
+    silent = True
 
 
 class Knobs(Protocol):
@@ -71,12 +77,17 @@ class NoKnobs:
 
 
 class EngineKnobs:
-    """Clocks where there are any; vLLM's sleep and wake through the instance's own server (level 1: weights go to host
-    memory)."""
+    """Clocks where there are any; vLLM's sleep and wake through the instance's own server. `level` 1: weights go to
+    host memory; 2: they are dropped, and read again from disk at the wake (docs.vllm.ai, features/sleep_mode).
+    `patience_s`: for either, as they move the weights."""
 
-    def __init__(self, http: httpx.AsyncClient, clocks: Clocks | None) -> None:
+    def __init__(
+        self, http: httpx.AsyncClient, clocks: Clocks | None, level: int = 1, patience_s: float = 120.0
+    ) -> None:
         self.clock = clocks is not None
         self.leased = clocks is not None and clocks.leased_anew
+        self._level = level
+        self._patience_s = patience_s
         self._http = http
         self._clocks = clocks
 
@@ -111,18 +122,28 @@ class EngineKnobs:
             raise KnobRefused(f"{refused.code}: {refused}") from None
 
     async def sleep(self, instance: Instance) -> None:
-        await self._post(f"{instance.url}/sleep?level=1&mode=wait")
+        await self._ask(instance, f"/sleep?level={self._level}&mode=wait")
 
     async def wake(self, instance: Instance) -> None:
-        await self._post(f"{instance.url}/wake_up")
+        """One that is awake is left alone: reading weights anew would be no small matter."""
+        if not (await self._ask(instance, "/is_sleeping", "GET")).get("is_sleeping"):
+            return
+        if self._level == 1:
+            await self._ask(instance, "/wake_up")
+            return
+        await self._ask(instance, "/wake_up?tags=weights")
+        await self._ask(instance, "/collective_rpc", body={"method": "reload_weights"})
+        await self._ask(instance, "/wake_up?tags=kv_cache")
 
-    async def _post(self, url: str) -> None:
+    async def _ask(self, instance: Instance, path: str, method: str = "POST", body: object = None) -> dict[str, Any]:
         try:
-            answer = await self._http.post(url)
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise KnobRefused(f"{type(error).__name__}: {error}") from None
-        if answer.status_code >= 300:
-            raise KnobRefused(f"it answered {answer.status_code}")
+            answer = await self._http.request(method, instance.url + path, json=body, timeout=self._patience_s)
+            if answer.status_code >= 300:
+                raise KnobRefused(f"{path} answered {answer.status_code}")
+            told = answer.json() if answer.content else {}
+        except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+            raise KnobSilent(f"{path}: {type(error).__name__}: {error}") from None
+        return told if isinstance(told, dict) else {}
 
 
 def _group(instance: Instance) -> GpuGroup:

@@ -16,9 +16,10 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from core.service import InstanceLimits, PoolSpec, ServiceSpec
-from pools.children import HOME, Child, Orphan, kill_session, orphans
+from pools.children import HOME, Child, Orphan, kill_session, orphans, session_cpu_s
 from pools.children import start as start_child
 from pools.gpu_book import GpuBook
+from pools.weights import read_ahead_aside
 
 EMULATED_ARGV = (
     "{python}", "-m", "simulator.serve", "--port", "{port}", "--profile", "{profile}", "--tp", "{tp}",
@@ -62,6 +63,10 @@ class Launcher(Protocol):
 
     def stop(self, instance_id: str, *, force: bool) -> None: ...
 
+    def cpu_s(self, instance_id: str) -> float | None:
+        """Processor seconds of its processes so far; None where nobody knows. May be called in any thread."""
+        ...
+
     def take_over(self) -> tuple[list[Found], list[str]]:
         """What an earlier gateway left: instances that are ours from now on, and ids of those that were ended."""
         ...
@@ -84,6 +89,9 @@ class StaticLauncher:
 
     def stop(self, instance_id: str, *, force: bool) -> None:
         return
+
+    def cpu_s(self, instance_id: str) -> float | None:
+        return None
 
     def take_over(self) -> tuple[list[Found], list[str]]:
         return [], []
@@ -136,6 +144,8 @@ class ProcessLauncher:
             gpus = self._gpus.take(instance_id, pool.tp, near)
         place = Place("127.0.0.1", _free_port(), gpus)
         values = self._values(place, pool)
+        if spec.weights:
+            read_ahead_aside(spec.weights)
         self._children[instance_id] = self._spawn(
             f"{self._service.name}/{instance_id}",
             [_fill(word, values) for word in argv],
@@ -164,6 +174,10 @@ class ProcessLauncher:
         self._undead[instance_id] = self._children.pop(instance_id)
         child.reap()
         self._reap()
+
+    def cpu_s(self, instance_id: str) -> float | None:
+        child = self._children.get(instance_id)
+        return session_cpu_s(child.pid) if child is not None and child.alive() else None
 
     def exclude(self, gpus: Sequence[str]) -> None:
         self._gpus.exclude(gpus)

@@ -1,14 +1,16 @@
 """What it costs to start, stop, park, wake and re-shard an instance: seconds and joules of every transition here.
 
 Owns the record and its file. Joules come from the counters of the instance's GPUs where they can be read at both ends,
-else from the engine model: idle (or parked) watts x GPUs x seconds. Times are this process's."""
+else from the engine model: idle (or parked) watts x GPUs x seconds. Times are this process's. CPU seconds are those of
+the instance's processes: for an engine on a CPU, where neither is known, they stand in for joules by their own name.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from pools.knobs import Knobs
 
 KEPT = 20  # of a kind, the newest: a slower disk or a larger model is learnt within a day
 PAIRED_S = 3600.0
+SOON_S = 60.0  # GPUs that a stop has freed are taken by the next tick, or by one after a failed start's pause
 KINDS = ("start", "stop", "park", "wake", "reshard")
 log = structlog.get_logger("joulegate.transitions")
 
@@ -36,12 +39,14 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One transition. `joules` None: neither counted nor modelled. `quality`: measured or modelled."""
+    """One transition. `joules` None: neither counted nor modelled. `quality`: measured or modelled. `cpu_s` None: not
+    known, as of a stop, whose processes are gone at its end; of a re-shard it is that of the start."""
 
     wall_s: float
     seconds: float
     joules: float | None
     quality: str
+    cpu_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,29 +58,44 @@ class Cost:
     seconds: float
     joules: float | None
     quality: str
+    cpu_s: float | None = None
 
 
 @dataclass(slots=True)
 class _Open:
-    """A transition under way. `read_j`: the counters at its start, once they were read."""
+    """A transition under way. `read_j`, `read_cpu_s`: the counters at its start, once they were read."""
 
     kind: Kind
     instance: Instance
     knobs: Knobs
     began_s: float
+    cpu: Callable[[], float | None]
     read_j: float | None = None
+    read_cpu_s: float | None = None
     seconds: float | None = None  # set when it has ended
 
 
 @dataclass(frozen=True, slots=True)
-class _Begun:
-    """A start that may turn out to be the first half of a re-shard."""
+class _Half:
+    """A start or a stop that may turn out to be the first half of a re-shard."""
 
-    service: str
+    kind: Kind
     pool: str
-    tp: int
     began_s: float
     row: Row
+
+    @property
+    def ended_s(self) -> float:
+        return self.began_s + self.row.seconds
+
+    def reshards(self, later: _Half) -> bool:
+        """Make before break: a stop that began after the start of another TP in the same pool. Where GPUs are short,
+        drained before it starts: a start soon after such a stop's end."""
+        alike = (self.kind.service, self.pool) == (later.kind.service, later.pool) and self.kind.tp != later.kind.tp
+        if later.kind.kind == "stop":
+            return alike and self.kind.kind == "start" and self.began_s <= later.began_s
+        soon = 0 <= later.began_s - self.ended_s <= SOON_S
+        return alike and soon and (self.kind.kind, later.kind.kind) == ("stop", "start")
 
 
 class Transitions:
@@ -86,14 +106,17 @@ class Transitions:
         self._clock = clock
         self._path = path
         self._open: dict[str, _Open] = {}
-        self._begun: list[_Begun] = []
+        self._halves: list[_Half] = []
         self._due: asyncio.Queue[_Open] = asyncio.Queue()
         if path is not None:
             self.rows = _loaded(path)
 
-    def begin(self, kind: str, service: str, instance: Instance, knobs: Knobs) -> None:
-        """Whatever was under way with this instance has come to nothing."""
-        one = _Open(Kind(service, kind, instance.tp), instance, knobs, self._clock.now_s())
+    def begin(
+        self, kind: str, service: str, instance: Instance, knobs: Knobs, cpu: Callable[[], float | None] = lambda: None
+    ) -> None:
+        """Whatever was under way with this instance has come to nothing. `cpu`: processor seconds of its processes so
+        far; it is called in a thread."""
+        one = _Open(Kind(service, kind, instance.tp), instance, knobs, self._clock.now_s(), cpu)
         self._open[instance.id] = one
         self._due.put_nowait(one)
 
@@ -137,14 +160,16 @@ class Transitions:
 
     async def _read(self, one: _Open) -> None:
         read_j = await one.knobs.joules(one.instance)
+        cpu_s = await asyncio.to_thread(one.cpu)
         if one.seconds is None:
-            one.read_j = read_j
+            one.read_j, one.read_cpu_s = read_j, cpu_s
             return
-        self._keep(one, read_j)
+        spent_s = cpu_s - one.read_cpu_s if cpu_s is not None and one.read_cpu_s is not None else None
+        self._keep(one, read_j, spent_s)
         if self._path is not None:
             await asyncio.to_thread(_save, self._path, {kind: list(rows) for kind, rows in self.rows.items()})
 
-    def _keep(self, one: _Open, read_j: float | None) -> None:
+    def _keep(self, one: _Open, read_j: float | None, cpu_s: float | None) -> None:
         assert one.seconds is not None
         joules, quality = None, "modelled"
         if read_j is not None and one.read_j is not None and read_j >= one.read_j:
@@ -153,25 +178,25 @@ class Transitions:
             model = one.instance.model
             watts = model.parked_w if one.kind.kind in ("park", "wake") else model.idle_w
             joules = watts * one.kind.tp * one.seconds
-        row = Row(self._clock.wall_s(), one.seconds, joules, quality)
+        row = Row(self._clock.wall_s(), one.seconds, joules, quality, cpu_s)
         self._add(one.kind, row)
-        if one.kind.kind == "start":
-            begun = _Begun(one.kind.service, one.instance.pool, one.kind.tp, one.began_s, row)
-            self._begun = [b for b in self._begun if one.began_s - b.began_s < PAIRED_S] + [begun]
-        elif one.kind.kind == "stop":
-            self._pair(one, row)
+        if one.kind.kind in ("start", "stop"):
+            self._pair(_Half(one.kind, one.instance.pool, one.began_s, row))
 
-    def _pair(self, one: _Open, stop: Row) -> None:
-        """A stop after a start of another TP in the same pool is a re-shard: from the start's beginning to this end."""
-        for begun in self._begun:
-            same = (begun.service, begun.pool) == (one.kind.service, one.instance.pool)
-            if same and begun.tp != one.kind.tp and one.began_s >= begun.began_s:
-                self._begun.remove(begun)
-                both = None if stop.joules is None or begun.row.joules is None else stop.joules + begun.row.joules
-                seconds = one.began_s + stop.seconds - begun.began_s
-                kind = Kind(one.kind.service, "reshard", begun.tp, one.kind.tp)
-                self._add(kind, replace(stop, seconds=seconds, joules=both))
-                return
+    def _pair(self, half: _Half) -> None:
+        """Both halves are one re-shard, from the beginning of the first to the end of the second."""
+        self._halves = [one for one in self._halves if half.began_s - one.began_s < PAIRED_S]
+        first = next((one for one in self._halves if one.reshards(half)), None)
+        if first is None:
+            self._halves.append(half)
+            return
+        self._halves.remove(first)
+        start, stop = (half, first) if half.kind.kind == "start" else (first, half)
+        known = start.row.joules is not None and stop.row.joules is not None
+        both = (start.row.joules or 0.0) + (stop.row.joules or 0.0) if known else None
+        seconds = half.ended_s - first.began_s
+        kind = Kind(half.kind.service, "reshard", start.kind.tp, stop.kind.tp)
+        self._add(kind, replace(half.row, seconds=seconds, joules=both, cpu_s=start.row.cpu_s))
 
     def _add(self, kind: Kind, row: Row) -> None:
         self.rows.setdefault(kind, deque(maxlen=KEPT)).append(row)
@@ -179,10 +204,11 @@ class Transitions:
 
 def _cost(kind: Kind, rows: deque[Row]) -> Cost:
     joules = [row.joules for row in rows if row.joules is not None]
+    cpu_s = [row.cpu_s for row in rows if row.cpu_s is not None]
     measured = bool(rows) and all(row.quality == "measured" for row in rows)
     return Cost(
         kind, len(rows), sum(row.seconds for row in rows) / len(rows), sum(joules) / len(joules) if joules else None,
-        "measured" if measured else "modelled",
+        "measured" if measured else "modelled", sum(cpu_s) / len(cpu_s) if cpu_s else None,
     )  # fmt: skip
 
 

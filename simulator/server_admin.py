@@ -136,8 +136,16 @@ class Admin:
         await answer_json(exchange, {"status": "sleeping", "level": int(level)})
 
     async def wake_up(self, exchange: Exchange) -> None:
-        self._loop.wake_up()
-        await answer_json(exchange, {"status": "awake", "tags": None})
+        tag = exchange.query("tags", "")
+        awake = self._loop.wake_up([tag] if tag else ())
+        await answer_json(exchange, {"status": "awake" if awake else "sleeping", "tags": [tag] if tag else None})
+
+    async def collective_rpc(self, exchange: Exchange) -> None:
+        """Nothing but the call that a wake from level 2 needs."""
+        method = parse_object(await exchange.body()).get("method")
+        if method != "reload_weights":
+            raise bad_request("only reload_weights is emulated", "method", method)
+        await answer_json(exchange, {"results": [None]})
 
     async def is_sleeping(self, exchange: Exchange) -> None:
         await answer_json(exchange, {"is_sleeping": self._loop.sleep_level > 0})

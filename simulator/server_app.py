@@ -31,6 +31,7 @@ class App:
             "/is_paused": {"GET": admin.is_paused},
             "/sleep": {"POST": admin.sleep},
             "/wake_up": {"POST": admin.wake_up},
+            "/collective_rpc": {"POST": admin.collective_rpc},
             "/is_sleeping": {"GET": admin.is_sleeping},
             "/abort_requests": {"POST": admin.abort_requests},
             "/emulated/clock": {"POST": admin.set_clock},

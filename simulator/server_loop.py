@@ -8,7 +8,7 @@ the latency histograms in real ones.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from core.clock import Clock
 from simulator.engine import Ask, Engine, Running, StepResult
@@ -31,6 +31,7 @@ class EngineLoop:
         self.meters = Meters()
         self.paused = False
         self.sleep_level = 0
+        self._gone: set[str] = set()  # memory that sleep has freed
         self.closing = False
         self.dead = False  # the engine is gone and its server is not yet
         self.dropped_s = 0.0  # real seconds the schedule was behind when it started anew
@@ -105,15 +106,21 @@ class EngineLoop:
 
     async def sleep(self, level: int, mode: str) -> None:
         self.sleep_level = max(level, 1)
+        self._gone = {"weights", "kv_cache"}
         await self._settle(mode)
 
     def resume(self) -> None:
         self.paused = False
         self._thaw()
 
-    def wake_up(self) -> None:
+    def wake_up(self, tags: Collection[str] = ()) -> bool:
+        """Whether it is awake, which it is when all memory is back: a wake may name a part of it."""
+        self._gone -= set(tags) or self._gone
+        if self._gone:
+            return False
         self.sleep_level = 0
         self._thaw()
+        return True
 
     async def drain(self, timeout_s: float) -> None:
         """Refuses new requests, lets those under way finish for `timeout_s`, then aborts the rest."""

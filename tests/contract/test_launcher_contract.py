@@ -113,6 +113,7 @@ def healthy(place: Place) -> bool:
 def test_stop_of_what_was_never_started(launcher: Launcher) -> None:
     for force in (False, True, True):
         launcher.stop("never-1", force=force)
+    assert launcher.cpu_s("never-1") is None
 
 
 def test_start_alive_stop(launcher: Launcher) -> None:
@@ -124,9 +125,12 @@ def test_start_alive_stop(launcher: Launcher) -> None:
     place = launcher.start("a-1", POOL)
     assert launcher.alive("a-1")
     assert until(lambda: healthy(place))
+    used_s = launcher.cpu_s("a-1")
+    assert used_s is not None and used_s > 0
     launcher.stop("a-1", force=False)
     launcher.stop("a-1", force=False)
     assert until(lambda: not launcher.alive("a-1"))
+    assert launcher.cpu_s("a-1") is None
     launcher.stop("a-1", force=True)
     launcher.stop("a-1", force=True)
     assert not launcher.alive("a-1")

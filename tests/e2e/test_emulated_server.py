@@ -322,7 +322,13 @@ def test_pause_aborts_holds_and_resumes(server: Server) -> None:
             assert (await held).json()["usage"]["completion_tokens"] == 5
             assert (await http.post("/sleep?level=2")).json() == {"status": "sleeping", "level": 2}
             assert (await http.get("/is_sleeping")).json() == {"is_sleeping": True}
+            weights = await http.post("/wake_up?tags=weights")
+            assert weights.json() == {"status": "sleeping", "tags": ["weights"]}
+            assert (await http.post("/collective_rpc", json={"method": "reload_weights"})).status_code == 200
+            assert (await http.post("/wake_up?tags=kv_cache")).json()["status"] == "awake"
+            assert (await http.post("/sleep")).json() == {"status": "sleeping", "level": 1}
             assert (await http.post("/wake_up")).json() == {"status": "awake", "tags": None}
+            assert (await http.get("/is_sleeping")).json() == {"is_sleeping": False}
 
     asyncio.run(story())
 

@@ -47,6 +47,9 @@ class Children:
     def alive(self, instance_id: str) -> bool:
         return instance_id in self.living
 
+    def cpu_s(self, instance_id: str) -> float | None:
+        return None
+
     def stop(self, instance_id: str, *, force: bool) -> None:
         if force or not self.stubborn:
             self.living.discard(instance_id)

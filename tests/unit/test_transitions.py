@@ -1,18 +1,21 @@
 """What transitions cost: counted or modelled, kept over a restart, and taken by the plan."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from controller.planning import switch_joules
 from core.clock import SystemClock
 from core.service import InstanceLimits, PoolSpec
+from joulegate import app
 from pools.breaker import Breaker
 from pools.instance import Instance
 from pools.knobs import NoKnobs
-from pools.transitions import KEPT, Kind, Transitions
+from pools.transitions import KEPT, SOON_S, Cost, Kind, Transitions
 from profiles.engine_model import load_engine_model
 
 MODEL = load_engine_model("llama-3.1-8b")
@@ -66,8 +69,8 @@ class World:
     def at(self, seconds: float, step: Callable[[], None]) -> None:
         self.steps.append((seconds, step))
 
-    def begin(self, seconds: float, kind: str, one: Instance) -> None:
-        self.at(seconds, lambda: self.transitions.begin(kind, "chat", one, self.knobs))
+    def begin(self, seconds: float, kind: str, one: Instance, cpu: Callable[[], float | None] = lambda: None) -> None:
+        self.at(seconds, lambda: self.transitions.begin(kind, "chat", one, self.knobs, cpu))
 
     def end(self, seconds: float, kind: str, one: Instance) -> None:
         self.at(seconds, lambda: self.transitions.end(kind, one.id))
@@ -121,6 +124,71 @@ def test_a_start_and_then_a_stop_of_another_tp_in_the_pool_are_a_reshard() -> No
     reshard = next(cost for cost in told(story).costs() if cost.kind.kind == "reshard")
     assert reshard.kind == Kind("chat", "reshard", 2, from_tp=4)
     assert (reshard.seconds, reshard.joules) == (32.0, 5000.0 + 1000.0)
+
+
+def reshards(story: Callable[["World"], None]) -> list[Cost]:
+    return [cost for cost in told(story).costs() if cost.kind.kind == "reshard"]
+
+
+@pytest.mark.parametrize(("pause_s", "counted"), [(1, 1), (SOON_S + 1, 0)])
+def test_a_stop_and_then_a_start_where_gpus_are_short_are_a_reshard(pause_s: float, counted: int) -> None:
+    """Later it is another decision, and a stop is paired once."""
+
+    def story(world: World) -> None:
+        old, new, more = instance("a-1", 8), instance("a-2", 4), instance("a-3", 4)
+        world.begin(0, "stop", old)
+        world.end(5, "stop", old)
+        for one in (new, more):
+            world.begin(5 + pause_s, "start", one)
+        for one in (new, more):
+            world.end(25 + pause_s, "start", one)
+
+    found = reshards(story)
+    assert len(found) == counted
+    if found:
+        assert (found[0].kind, found[0].count) == (Kind("chat", "reshard", 4, from_tp=8), 1)
+        assert (found[0].seconds, found[0].joules) == (26.0, 2500.0 + 10_000.0)
+
+
+def test_as_many_gpus_in_one_pool_are_no_reshard() -> None:
+    def story(world: World) -> None:
+        old, new = instance("a-1", 2), instance("a-2", 2)
+        world.begin(0, "start", new)
+        world.end(10, "start", new)
+        world.begin(10, "stop", old)
+        world.end(12, "stop", old)
+
+    assert reshards(story) == []
+
+
+def test_processor_time_stands_beside_joules_and_is_none_once_the_processes_are_gone(tmp_path: Path) -> None:
+    used = {"a-1": 0.5}
+
+    def story(world: World) -> None:
+        one = instance("a-1", 2)
+        world.begin(0, "start", one, lambda: used.get("a-1"))
+        world.at(9, lambda: used.update({"a-1": 4.0}))
+        world.end(10, "start", one)
+        world.begin(20, "stop", one, lambda: used.get("a-1"))
+        world.at(21, used.clear)
+        world.end(22, "stop", one)
+
+    path = tmp_path / "t.json"
+    told(story, path)
+    start, stop = Transitions(SystemClock(), path).costs()
+    assert (start.cpu_s, stop.cpu_s) == (3.5, None)
+
+
+def test_the_command_shows_what_is_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    words = ["transitions", "--set", f"controller.transitions={path}"]
+    assert CliRunner().invoke(app, words).exit_code == 1, "nothing yet"
+    told(start_of_ten_seconds, path)
+    shown = CliRunner().invoke(app, [*words, "--json"])
+    (one,) = json.loads(shown.stdout)["transitions"]
+    assert (one["kind"], one["tp"], one["seconds"], one["joules"], one["cpu_s"]) == ("start", 2, 10.0, 5000.0, None)
+    assert "| chat | start | 2 | 1 | 10 | 5000 | measured |  |" in CliRunner().invoke(app, words).stdout
+    assert CliRunner().invoke(app, ["transitions", "--set", "controller.transitions=null"]).exit_code == 2
 
 
 def test_records_outlive_the_process_and_only_the_newest_count(tmp_path: Path) -> None:
