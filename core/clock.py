@@ -29,6 +29,8 @@ class SystemClock:
     def __init__(self, speed: float = 1.0) -> None:
         self.speed = speed
         self._from_s = time.time()
+        if speed == 1.0:  # read at every arrival of every stream: straight from the machine, in a third of the time
+            self.now_s = time.monotonic  # type: ignore[method-assign]
 
     def now_s(self) -> float:
         return time.monotonic() * self.speed

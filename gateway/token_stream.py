@@ -17,6 +17,7 @@ from gateway.sse import EventStream, StreamBroken, events_of
 
 FOLD_AT = 256  # arrivals kept unread: about 70 KB; three answers in four are shorter
 TAIL = b"]}]}\n\n"  # of a chunk whose last member is its choice's token_ids
+EVENT_TAIL = TAIL.rstrip(b"\n")
 NULL_TAIL = b"null}]}\n\n"
 HAS_IDS = b'ids":['
 IDS = re.compile(rb'("(?:prompt_)?token_ids":)\[[0-9,]*\]')
@@ -152,10 +153,27 @@ class TokenStream(EventStream):
         if at > 0 and data.endswith(TAIL) and data.count(b"\n") == 2 and not self._rest:
             self.events += 1
             self.content = True
-            self._keep(data)
+            raw = self.answer.raw
+            raw.append(data)
+            if len(raw) >= FOLD_AT:
+                self.answer.fold()
             return data[: at + self._keep_at] + NULL_TAIL
+        return self._cut(data)
+
+    def _as_plain(self, event: bytes) -> bytes:
+        at = event.rfind(self._mark)
+        if at < 0:
+            return b"" if HAS_IDS in event else super()._as_plain(event)
+        if not event.startswith(b"data:") or not event.endswith(EVENT_TAIL) or b"\n" in event:
+            return b""
+        self.events += 1
+        self.content = True
+        self._keep(event + b"\n\n")
+        return event[: at + self._keep_at] + NULL_TAIL
+
+    def _careful(self, data: bytes) -> bytes:
         try:
-            return self._take(super().feed(data))
+            return self._take(super()._careful(data))
         except StreamBroken as broken:
             broken.before = self._take(broken.before)
             raise

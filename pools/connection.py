@@ -84,15 +84,15 @@ class Wire(asyncio.Protocol):
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self.garbage = str(error) or type(error).__name__
             self.close()
-        sink = self.sink
+        sink, chunks = self.sink, self.chunks
         if sink is None:
             self._hold_back(len(data))
             self._wake()
             return
-        if self.chunks:
+        if chunks:
             self.heard = True
             try:
-                sink(self.take())
+                sink(chunks.pop() if len(chunks) == 1 else self.take())
             except Exception as error:
                 self.sink = None
                 self.sink_error = error
@@ -102,9 +102,8 @@ class Wire(asyncio.Protocol):
 
     def take(self) -> bytes:
         """What arrived so far, in one piece, however the instance cut it into chunks."""
-        chunks = self.chunks
-        data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        chunks.clear()
+        data = b"".join(self.chunks)
+        self.chunks.clear()
         return data
 
     def _hold_back(self, size: int) -> None:

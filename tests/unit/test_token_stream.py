@@ -140,3 +140,28 @@ def test_what_came_before_a_failure_is_stripped_too() -> None:
 def test_plain_streams_pass_as_before() -> None:
     body = body_of("chat_stream")
     assert relay([body], stream()) == relay([body], EventStream(Dialect.OPENAI, strip_usage=False)) == body
+
+
+def test_events_that_come_together_are_as_those_that_come_one_by_one() -> None:
+    parts = [text_chunk(b"word %d" % n, b"%d" % n) for n in range(40)]
+    parts.insert(7, b": a comment\n\n")
+    parts.insert(20, CHUNK % (b'"delta":{"content":"a","tool_calls":[]},' + END % b"99"))
+    last = CHUNK % b'"delta":{"content":""},"logprobs":null,"finish_reason":"stop","token_ids":[7]'
+    usage = b'data: {"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":43}}\n\n'
+    parts += [last, usage, b"data: [DONE]\n\n"]
+    one, many = stream(strip_usage=True), stream(strip_usage=True)
+    apart = relay(parts, one)
+    together = relay([parts[0], b"".join(parts[1:])], many)
+    assert together == apart == without_ids(b"".join(part for part in parts if part is not usage))
+    assert (many.events, many.usage(), many.done) == (one.events, one.usage(), one.done)
+    assert list(many.answer.fold().ids) == list(one.answer.fold().ids)
+    assert many.answer.text == one.answer.text
+
+
+def test_what_came_together_with_a_failure_is_handed_on_without_ids() -> None:
+    events = stream()
+    events.feed(text_chunk(b"a", b"1"))
+    with pytest.raises(StreamBroken) as broken:
+        events.feed(text_chunk(b"b", b"2") + text_chunk(b"c", b"3") + b'data: {"error":{"message":"dead"}}\n\n')
+    assert broken.value.before == without_ids(text_chunk(b"b", b"2") + text_chunk(b"c", b"3"))
+    assert list(events.answer.fold().ids) == [1, 2, 3]
