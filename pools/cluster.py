@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 
-import httpx
-
 from core.clock import Clock
+from core.errors import UpstreamFailed, UpstreamTimeout
 from core.instances import (
     Action,
     Exclude,
@@ -31,9 +30,12 @@ from core.instances import (
     Wake,
 )  # fmt: skip
 from pools.clock_keeper import ClockKeeper
+from pools.connection import Wires
 from pools.fleet import Fleet
 from pools.gpu_book import Islands
 from pools.sleepers import Sleepers
+
+HEALTH_LIMIT_BYTES = 64 * 1024
 
 
 class LiveCluster:
@@ -56,7 +58,7 @@ class LiveCluster:
         self._gpus = gpus
         self._islands = islands
         self._interval_s = probe_interval_s
-        self._probes = httpx.AsyncClient(timeout=probe_timeout_s, trust_env=False)
+        self._timeout_s = probe_timeout_s
 
     def add(self, fleet: Fleet) -> None:
         self.fleets[fleet.spec.name] = fleet
@@ -146,23 +148,30 @@ class LiveCluster:
         """While it is in the fleet; a starting one more often, so that it serves as soon as it can."""
         while (member := fleet.members.get(instance_id)) is not None:
             before = member.instance.state
-            fleet.probed(instance_id, *await self._ask(f"{member.instance.url}/health"))
+            fleet.probed(instance_id, *await self._ask(member.wires))
             if member.instance.state is not before:
                 self.changed.set()
             starting = member.instance.state is State.STARTING
             await self._clock.sleep(min(0.2, self._interval_s) if starting else self._interval_s)
 
-    async def _ask(self, url: str) -> tuple[bool, str]:
+    async def _ask(self, wires: Wires) -> tuple[bool, str]:
+        """By the connections that requests use: with httpx a probe takes 1 ms of CPU, with these a tenth."""
         try:
-            answer = await self._probes.get(url)
-        except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError) as error:
+            async with asyncio.timeout(self._timeout_s):
+                async with await wires.send(b"GET", b"/health", [], b"") as exchange:
+                    head = await exchange.head(self._timeout_s)
+                    await exchange.body(self._timeout_s, HEALTH_LIMIT_BYTES)
+        except (UpstreamFailed, UpstreamTimeout) as error:
+            return False, f"/health failed: {error}"
+        except TimeoutError:
+            return False, f"/health failed: no answer within {self._timeout_s:g} s"
+        except (OSError, ValueError) as error:
             return False, f"/health failed: {type(error).__name__}"
-        return answer.status_code == 200, f"/health answered {answer.status_code}"
+        return head.status == 200, f"/health answered {head.status}"
 
     async def close(self, stop_timeout_s: float) -> None:
         """Ends every child: politely, then by force within `stop_timeout_s`."""
         await self.sleepers.close()
-        await self._probes.aclose()
         children = [(f, i) for f in self.all_fleets() if f.launcher.managed for i in f.members]
         for fleet, instance_id in children:
             fleet.launcher.stop(instance_id, force=False)

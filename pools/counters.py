@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Literal, Protocol
+from weakref import WeakSet
 
 import httpx
 
@@ -60,15 +61,14 @@ class EngineCounters:
         self._speed = speed
         self._http = http
         self._clock = clock
-        self._none: set[str] = set()
+        self._none: WeakSet[Instance] = WeakSet()  # without such a page
         self._gate = asyncio.Semaphore(MOST_AT_ONCE)
 
     def covers(self, instance: Instance) -> bool:
-        return instance.id not in self._none
+        return instance not in self._none
 
     async def read(self, instances: Sequence[Instance]) -> dict[str, Counted]:
-        self._none &= {one.id for one in instances}
-        asked = [one for one in instances if one.id not in self._none]
+        asked = [one for one in instances if one not in self._none]
         found = await asyncio.gather(*map(self._one, asked))
         return {one.id: counted for one, counted in zip(asked, found, strict=True) if counted is not None}
 
@@ -81,7 +81,7 @@ class EngineCounters:
         except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError):
             return None
         if answer.status_code == 404:
-            self._none.add(instance.id)
+            self._none.add(instance)
         if answer.status_code != 200:
             return None
         try:

@@ -4,6 +4,7 @@ import asyncio
 import json
 from pathlib import Path
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,9 +12,13 @@ from hypothesis import strategies as st
 from core.clock import SystemClock
 from core.errors import Overloaded
 from core.histogram import Histogram
+from core.service import InstanceLimits, PoolSpec
 from gateway.dialect import Dialect, error_body, error_event, is_shaped, reshape
 from gateway.timing import Timing
+from pools.breaker import Breaker
+from pools.counters import EngineCounters
 from pools.gpu_book import GpuBook, NoRoom, islands_of
+from pools.instance import Instance
 from simulator.trace import Arrival, TraceError, read_azure, window
 
 
@@ -173,3 +178,26 @@ def test_a_faster_clock_is_faster_in_all_it_says() -> None:
     passed_s = real.now_s() - real_s
     assert 0.04 <= passed_s < 20, "forty of its seconds are forty milliseconds"
     assert fast.now_s() - before_s == pytest.approx(fast.wall_s() - wall_s, rel=0.2)
+
+
+def server() -> Instance:
+    pool = PoolSpec("all", ("S", "M", "L"), 1, 1, 0, InstanceLimits(8, 0, 512))
+    return Instance("i", "h", 1, pool, Breaker(3, 1, 8), None, now_s=0.0)
+
+
+def test_a_server_without_energy_counters_is_asked_once() -> None:
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.host)
+        return httpx.Response(404)
+
+    async def read() -> None:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as http:
+            counters, one = EngineCounters(http, SystemClock()), server()
+            for _ in range(5):  # as the ledger does
+                assert await counters.read([one] if counters.covers(one) else []) == {}
+            assert not counters.covers(one) and counters.covers(server())
+
+    asyncio.run(read())
+    assert len(asked) == 1
