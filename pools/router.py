@@ -3,13 +3,14 @@ call the same functions with their own `now_s`.
 
 A request first tries its own pool, then every pool that serves longer answers. Among the instances with room it takes
 the one that adds the fewest joules while all admitted requests keep their objectives. If none has room it waits in the
-queue of its own pool, earliest deadline first; and so does a prompt while every engine prefills another one, for an
-engine takes prompts in the order they come, whatever their deadlines."""
+queue of its own pool; the earliest deadline of all queues goes first. A prompt also waits while every engine prefills
+another one, for an engine takes prompts in the order they come, whatever their deadlines."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from math import inf
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
@@ -130,24 +131,26 @@ class Router:
     def submit(self, ticket: Ticket, now_s: float) -> Slot | None:
         """A slot at once, or None and the ticket waits. Raises Overloaded when the queue is full, but never for a
         request that was let in before and has lost its instance."""
-        ahead = self._queue_of(ticket).first(1)
-        is_first = not ahead or ahead[0].ask.deadline_s > ticket.ask.deadline_s
+        is_first = all(_next_deadline_s(queue) > ticket.ask.deadline_s for queue in self._queues)
         if is_first:
             slot = self._place(ticket, now_s)
             if slot is not None:
                 return slot
-        if self.queued() >= self.max_queue and not ticket.refused:
-            raise Overloaded(f"the queue of {self.spec.name} is full", retry_after_s=1.0)
-        self._queue_of(ticket).push(ticket)
+        full = self.queued() >= self.max_queue and not ticket.refused
+        queue = self._queue_of(ticket)
+        queue.push(ticket)
         if not is_first:  # there may be room that those ahead of it cannot use
             self.pump(now_s)
+        if full and not ticket.gone:
+            queue.remove(ticket)
+            raise Overloaded(f"the queue of {self.spec.name} is full", retry_after_s=1.0)
         return None
 
     def cancel(self, ticket: Ticket) -> None:
         self._queue_of(ticket).remove(ticket)
 
     def pump(self, now_s: float) -> None:
-        """Places every queued request that now has somewhere to go, earliest deadlines first within a pool.
+        """Places every queued request that now has somewhere to go, earliest deadlines first.
 
         A slot that comes back in the middle is seen by the round that runs: rounds within rounds would go as deep as
         the queue is long."""
@@ -158,11 +161,17 @@ class Router:
         try:
             while self._pump_again:
                 self._pump_again = False
-                for queue in self._queues:
-                    while len(queue) and self._place_one(queue, now_s):
-                        pass
+                self._place_all(now_s)
         finally:
             self._pumping = False
+
+    def _place_all(self, now_s: float) -> None:
+        """Pools may share their instances, so that the earliest deadline of all queues goes first."""
+        waiting = [queue for queue in self._queues if len(queue)]
+        while waiting:
+            queue = waiting[0] if len(waiting) == 1 else min(waiting, key=_next_deadline_s)
+            if not self._place_one(queue, now_s) or not len(queue):
+                waiting.remove(queue)
 
     def anyone_ready(self, now_s: float) -> bool:
         return any(instance.open_to(now_s) for instance in self.instances.values())
@@ -296,3 +305,9 @@ class Router:
             chosen = self._random.choice([c for c, added_j in zip(candidates, joules, strict=True) if added_j <= least])
         self._weighed = Weighed(chosen[1], candidates, joules, late)
         return chosen
+
+
+def _next_deadline_s(queue: DeadlineQueue) -> float:
+    """Infinity for an empty queue."""
+    first = queue.first(1)
+    return first[0].ask.deadline_s if first else inf

@@ -109,6 +109,38 @@ def test_a_newcomer_does_not_overtake_an_earlier_deadline() -> None:
     assert [ticket.ask.sequences for ticket, _ in world.placed] == [2]
 
 
+def test_pools_that_share_instances_share_one_order_of_deadlines() -> None:
+    world = World("long")
+    slots = world.fill(0, 4)
+    for pool_index, deadline_s in ((0, 5.0), (1, 2.0), (2, 1.0), (0, 3.0)):
+        assert world.submit(ask(pool_index, deadline_s)) is None
+    for slot in slots:
+        slot.release()
+    assert [ticket.ask.deadline_s for ticket, _ in world.placed] == [1.0, 2.0, 3.0, 5.0]
+
+
+def test_a_newcomer_does_not_overtake_an_earlier_deadline_of_another_pool() -> None:
+    world = World("long")
+    world.router.bind(lambda: None)  # room comes with time, not with a release
+    slots = world.fill(0, 4)
+    assert world.submit(ask(2, deadline_s=1.0)) is None
+    slots[0].release()
+    assert world.submit(ask(0, deadline_s=5.0)) is None
+    assert [ticket.ask.deadline_s for ticket, _ in world.placed] == [1.0]
+
+
+def test_a_full_queue_of_one_pool_keeps_nobody_from_room_in_another() -> None:
+    world = World("short long", max_queue=2)
+    world.fill(2, 4)
+    for _ in range(2):
+        assert world.submit(ask(2, deadline_s=1.0)) is None
+    assert world.submit(ask(0, deadline_s=5.0)) is None
+    assert [ticket.ask.pool_index for ticket, _ in world.placed] == [0]
+    with pytest.raises(Overloaded):
+        world.submit(ask(2, deadline_s=1.0))
+    assert world.router.queued() == 2
+
+
 def test_a_big_request_at_the_head_does_not_block_small_ones_behind_it() -> None:
     world = World("short")
     slots = world.fill(0, 4)
