@@ -12,13 +12,14 @@ DURATION ?= 60
 SEED ?= 1
 ENGINE ?= emulated
 PAPER ?=
+ABLATE ?=
 SPEED ?= 6
 HOUR ?= 60
 SHARE ?= 1
 PLANS ?= 1000
 STAMP := $(VENV)/.installed
 
-.PHONY: help install serve test test-unit test-e2e test-vllm test-browser test-prometheus check format lock replay bench bench-self agent-kills gateway-kills reshards plans chaos live paper clean
+.PHONY: help install serve test test-unit test-e2e test-vllm test-browser test-prometheus check format lock replay bench bench-self agent-kills gateway-kills reshards plans chaos live paper ablate clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -104,6 +105,9 @@ chaos: install ## streams under faults for DURATION seconds with SEED on ENGINE=
 
 paper: install ## DynamoLLM's evaluation simulated, the paper's figures beside ours, into build/paper; goes on where it stopped
 	nice -n 5 $(BIN)/python -m bench.paper --trace $(TRACE) $(PAPER)
+
+ablate: install ## what the distance from the energy bound is made of, and each part of the controller on its own: build/ablate
+	nice -n 5 $(BIN)/python -m bench.ablate $(ABLATE)
 
 clean: ## remove what make made
 	rm -rf $(VENV) .venv-vllm build

@@ -55,7 +55,8 @@ def _service(one: ServiceState, spec: ServiceSpec, later_s: float, now_s: float)
     starts_s = tuple(at_s + later_s for at_s in one.starts_s)
     harmed_until_s = one.health.harmed_until_s + later_s if one.health.harmed_until_s else 0.0
     health = Health(
-        now_s, harmed_until_s=harmed_until_s, trim=one.health.trim, minutes=one.health.minutes
+        now_s, harmed_until_s=harmed_until_s, trim=one.health.trim, minutes=one.health.minutes,
+        classes=one.health.classes,
     )  # fmt: skip
     return ServiceState(
         demand=replace(one.demand, counts=None), plan=plan, approved=_plan(one.approved, spec, later_s),

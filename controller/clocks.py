@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from controller.planning import ClockPrice, Target
 
-FULL = 1.15  # of the priced capacity, which holds at any time without help; here the ladder boosts within a second
+FULL = 1.0  # of the priced capacity
 SAVES = 0.02  # the noise of a power measurement (reference: 2-3 %); less is not worth a write
 
 

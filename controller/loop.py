@@ -45,10 +45,6 @@ class Made:
     plans: Answers
 
 
-async def solved_at_once(ask: Ask) -> Answers:
-    return make_plan(ask)
-
-
 async def solved_aside(ask: Ask) -> Answers:
     """In a thread, so that a stream waits no longer than the interpreter takes to switch."""
     return await asyncio.to_thread(make_plan, ask)

@@ -26,7 +26,6 @@ Solver = Callable[[Problem], Plan]
 SOON_S = 300.0
 UNBOUNDED_GPUS = 1024
 MEAN_ROOM = 1.1  # under a minute's mean the clocks would be at their highest half of the time
-BUSY_MINUTES = 15
 RESHAPES = 0.05
 UNSERVED_W = 1e6  # of one request per second
 SHORT = 0.1  # prices keep about that much in reserve: a plan that is short of less by them may still carry all
@@ -210,7 +209,7 @@ def _ways(name: str, one: Asked, ask: Ask) -> list[Part]:
         if mix
     }
     peaks = pool_mixes(one.demand, spec, forecast.shared())
-    busiest = _busiest(one.demand.load.windows.minutes[-BUSY_MINUTES:], forecast.total_mean)
+    surge = _surge(one.demand.load.windows.excess(), forecast.total_mean)
     priced: dict[tuple[str, ...], tuple[Column, ...]] = {}
     ways = []
     merges = _partitions(tuple(means)) if settings.merge else [tuple((pool,) for pool in means)]
@@ -225,7 +224,8 @@ def _ways(name: str, one: Asked, ask: Ask) -> list[Part]:
                 )
             columns += priced[pools]
             peak_rps = sum(rate(peaks[pool]) for pool in pools)
-            fastest = max(one.trim * one.load * peak_rps, busiest * rate(mix))
+            # The trim judges a forecast; a surge that came may come again, however well the time since has gone.
+            fastest = max(one.trim * one.load * peak_rps, max(1.0, one.trim) * surge * rate(mix))
             wanted = max(MEAN_ROOM * rate(mix), fastest / _boost(priced[pools]))
             demands.append(PoolDemand(name, pools[-1], wanted))
         stretch = sum(d.rps for d in demands) / max(1e-9, sum(rate(mix) for mix in means.values()))
@@ -236,14 +236,10 @@ def _ways(name: str, one: Asked, ask: Ask) -> list[Part]:
     return [way for way in ways if _able(way)]
 
 
-def _busiest(minutes: Sequence[Sequence[float]], mean: Rates) -> float:
-    """How many times the forecast's mean the busiest minute was, in requests or in prompt tokens. What came a quarter
-    of an hour ago may come again before an instance that was given back is there."""
-    if mean.requests_rps <= 0 or mean.input_tokens_per_s <= 0:
-        return 1.0
-    requests = max((sum(minute[0::3]) for minute in minutes), default=0.0)
-    prompts = max((sum(minute[1::3]) for minute in minutes), default=0.0)
-    return max(requests / mean.requests_rps, prompts / mean.input_tokens_per_s)
+def _surge(excess_tokens_per_s: float, mean: Rates) -> float:
+    """How many times the forecast's mean a surge may be: it comes sooner than an instance."""
+    tokens = mean.input_tokens_per_s
+    return 1.0 + excess_tokens_per_s / tokens if tokens > 0 else 1.0
 
 
 def _able(way: Part) -> bool:

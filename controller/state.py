@@ -16,7 +16,7 @@ from core.instances import Action
 class Health:
     """Attainment by minutes. `bad`: minutes in a row under what was promised; until `harmed_until_s` everything goes to
     its fastest. `trim` stretches the planned demand: up quickly after a miss, down slowly while nothing is missed.
-    `minutes`: (judged, attained) of the last hour."""
+    `minutes`: (judged, attained) of the last hour. `classes`: the same by class, forgotten by half in half an hour."""
 
     minute_s: float = 0.0
     judged: int = 0
@@ -25,6 +25,7 @@ class Health:
     harmed_until_s: float = 0.0
     trim: float = 1.0
     minutes: tuple[tuple[int, int], ...] = ()
+    classes: tuple[tuple[float, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from msgspec import Struct, structs
 from numpy.typing import NDArray
 
 from core.service import CLASSES
+from predictor.load_surge import SURGE_S, excess
 
 CLASS_COUNT = len(CLASSES)
 QUANTITIES = 3  # requests, input tokens, output tokens
@@ -31,7 +32,8 @@ NOTHING: Vector = (0.0,) * SERIES
 class Windows(Struct, frozen=True):
     """`fast`: rates over the last FAST_S or so. `open_counts` of the `open_s` observed seconds of the running minute.
     `minutes`: rates of the last whole minutes, oldest first, of which the last `fresh` came after a jump of the load.
-    `at_s` is the end of the last observation, None before the first."""
+    `at_s` is the end of the last observation, None before the first. `surges`: of the same minutes, prompt tokens/s in
+    their busiest ten seconds; `surge` of the running one, of whose last `ten_s` seconds nothing is said yet."""
 
     at_s: float | None = None
     heard_s: float = 0.0
@@ -40,6 +42,10 @@ class Windows(Struct, frozen=True):
     open_s: float = 0.0
     minutes: tuple[Vector, ...] = ()
     fresh: int = 0
+    surges: tuple[float, ...] = ()
+    surge: float = 0.0
+    ten_tokens: float = 0.0
+    ten_s: float = 0.0
 
     def add(self, end_s: float, counts: Array) -> Windows:
         """`counts` of the time since `at_s`, all of it in one minute."""
@@ -50,6 +56,9 @@ class Windows(Struct, frozen=True):
         old = np.array(self.fast)
         fast = old + weight * (counts / took_s - old)
         opened = np.array(self.open_counts) + counts
+        surge, tokens, ten_s = self.surge, self.ten_tokens + float(counts[1::QUANTITIES].sum()), self.ten_s + took_s
+        if ten_s >= SURGE_S - 1e-6:
+            surge, tokens, ten_s = max(surge, tokens / ten_s), 0.0, 0.0
         return structs.replace(
             self,
             at_s=end_s,
@@ -57,16 +66,28 @@ class Windows(Struct, frozen=True):
             fast=tuple(fast.tolist()),
             open_counts=tuple(opened.tolist()),
             open_s=self.open_s + took_s,
+            surge=surge,
+            ten_tokens=tokens,
+            ten_s=ten_s,
         )
 
     def close(self) -> Windows:
         """Ends the running minute. One of which less than half was observed says too little and is dropped."""
         if self.open_s < MINUTE_S / 2:
-            return structs.replace(self, open_counts=NOTHING, open_s=0.0)
+            return structs.replace(self, open_counts=NOTHING, open_s=0.0, surge=0.0, ten_tokens=0.0, ten_s=0.0)
         rates = tuple(count / self.open_s for count in self.open_counts)
         minutes = (*self.minutes, rates)[-MINUTES_KEPT:]
         fresh = min(self.fresh + 1, len(minutes))
-        return structs.replace(self, minutes=minutes, fresh=fresh, open_counts=NOTHING, open_s=0.0)
+        surges = (*self.surges, max(self.surge, sum(rates[1::QUANTITIES])))[-len(minutes) :]
+        return structs.replace(
+            self, minutes=minutes, fresh=fresh, open_counts=NOTHING, open_s=0.0,
+            surges=surges, surge=0.0, ten_tokens=0.0, ten_s=0.0,
+        )  # fmt: skip
+
+    def excess(self) -> float:
+        """Prompt tokens/s that a surge may bring on top of the mean, by what the kept minutes brought."""
+        kept = self.minutes[-len(self.surges) :] if self.surges else ()
+        return excess([sum(minute[1::QUANTITIES]) for minute in kept], self.surges)
 
     def recent(self, minutes: int) -> Array:
         """Mean rates of the last `minutes` whole minutes, or of as many as there are since the last jump."""

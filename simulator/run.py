@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controller.knowledge import Knowledge
-from controller.loop import Answers, Controller, solved_at_once
-from controller.planning import Ask, ServicePlan
+from controller.loop import Answers, Controller
+from controller.planning import Ask, ServicePlan, make_plan
 from controller.state import planned_state
 from core.instances import Shape
 from core.recorder import NullRecorder, Recorder
@@ -57,6 +57,7 @@ class Setup:
     first_plan: ServicePlan | None = None  # READY at second 0, as history would have it
     faults: Faults = NO_FAULTS
     moves: str = MOVES_OFF  # which answers go on at another instance (request_life.MOVES)
+    plan: Callable[[Ask], Answers] = make_plan  # for experiments: a plan made otherwise than the controller makes it
     weighs: bool = False  # the output size is chosen by expected joules, as live; baselines take the likely one
 
 
@@ -149,7 +150,7 @@ def simulate(
     async def solved(ask: Ask) -> Answers:
         if not luck.plan_comes():
             raise PlanLost("no plan in time")
-        return await solved_at_once(ask)
+        return setup.plan(ask)
 
     controller = Controller(
         Blurred(cluster, luck), clock, failures, interval_s=setup.tick_s, knowledge=lambda: knowledge,

@@ -5,10 +5,12 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
+import pytest
 from stories import model
 
 from controller.knowledge import Settings
 from core.instances import State
+from predictor import load_windows
 from simulator.case import Case, make_case, shipped_service
 from simulator.cluster import SimCluster
 from simulator.joulegate_policy import joulegate_setup
@@ -99,3 +101,29 @@ def test_twice_the_same() -> None:
     load = list(wave(6.0, 2.0, 300.0, 600.0))
     first, second = (simulate(planned(load), load) for _ in range(2))
     assert (first.joules, first.switches) == (second.joules, second.switches)
+
+
+def bursts(seconds: float, seed: int = 3) -> Iterator[Arrival]:
+    """A quiet load of long prompts that for twenty seconds in every two minutes is ten times itself."""
+    rng, at_s = random.Random(seed), 0.0
+    while at_s < seconds:
+        yield Arrival(at_s, min(6000, int(rng.lognormvariate(7.3, 0.8)) + 1), int(rng.lognormvariate(3, 0.6)) + 1)
+        at_s += rng.expovariate(6.0 if at_s % 120.0 < 20.0 else 0.6)
+
+
+def room_rps(setup: Setup) -> float:
+    """What the first plan carries with all clocks at their highest."""
+    assert setup.first_plan is not None
+    fastest = [(one.count, max(one.clocks, key=lambda price: price.clock_mhz)) for one in setup.first_plan.targets]
+    return setup.first_plan.planned[0] * sum(count / price.needs for count, price in fastest)
+
+
+def test_a_load_that_comes_in_bursts_is_held_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the mean of five minutes, 1.5 requests/s, two instances would do; a burst is over before a third has started."""
+    load = list(bursts(900.0))
+    setup = planned(load)
+    ran = simulate(setup, load)
+    assert room_rps(setup) > 6.0 * 0.75
+    assert ran.tally.attainment_all > 0.97
+    monkeypatch.setattr(load_windows, "excess", lambda minutes, surges: 0.0)
+    assert room_rps(planned(load)) < 0.8 * room_rps(setup), "surges are what the room is for"

@@ -76,6 +76,21 @@ def test_the_trim_rises_fast_and_falls_slowly_within_bounds() -> None:
     assert minutes(Health(), 0.991).trim == 1.0, "within the promise, but its budget is being spent"
 
 
+def test_a_class_under_its_promise_stops_the_spending_though_all_together_keep_theirs() -> None:
+    few = ClassCount(judged=150, attained=145)
+    many = ClassCount(judged=9850, attained=9850)
+    health = judged(Health(), NOTHING, (few, many, *NOTHING[2:]), 60.0, SETTINGS)
+    assert health.minutes == ((10000, 9995),) and health.bad == 0
+    assert health.trim > 1.0
+    for minute in range(2, 10):
+        health = judged(health, NOTHING, (NOTHING[0], many, *NOTHING[2:]), 60.0 * minute, SETTINGS)
+    assert health.trim >= 1.0, "what was lost is remembered"
+    for minute in range(10, 60):
+        good = (ClassCount(judged=150, attained=150), many, *NOTHING[2:])
+        health = judged(health, NOTHING, good, 60.0 * minute, SETTINGS)
+    assert health.trim < 1.0, "and forgotten when the class has made up for it"
+
+
 def test_a_quiet_minute_and_a_new_process_say_nothing() -> None:
     few = (ClassCount(judged=5, attained=0), *NOTHING[1:])
     assert judged(Health(), NOTHING, few, 60.0, SETTINGS).trim == 1.0

@@ -93,6 +93,31 @@ def test_the_number_of_instances_follows_the_demand() -> None:
     assert few[0] < many[0]
 
 
+@pytest.mark.parametrize("demand_rps", [0.3, 2.0, 5.0, 20.0, 60.0])
+def test_as_many_together_as_carry_the_demand_and_not_one_more(demand_rps: float) -> None:
+    one = cell(clock_mhz=1200)
+    capacity, together = capacity_for(one, demand_rps)
+    assert capacity == one.capacity(together)
+    assert capacity * together >= 0.999 * demand_rps
+    assert together == 1 or one.capacity(together - 1) * (together - 1) < demand_rps
+
+
+def test_a_demand_beyond_all_counting_still_has_a_price() -> None:
+    assert capacity_for(cell(mix=(Load("LL", 1.0, 6000, 400, 0.05),)), 1.0)[0] == 0.0
+
+
+def test_long_prompts_shut_an_instance_and_short_ones_do_not() -> None:
+    long, short = (Load("LS", 1.0, 4000, 20, 2.0, input_sq=2e7),), (Load("SS", 1.0, 100, 20, 2.0, input_sq=1.2e4),)
+    shut = {}
+    for name, mix in (("long", long), ("short", short)):
+        one = cell(mix=mix)
+        batch = one.batch(0.5)
+        assert batch is not None
+        shut[name], left_s = one._shut(0.5, batch)
+        assert 0 <= left_s < 2.0
+    assert shut["short"] < 0.001 < 0.1 < shut["long"] < 0.5 * 4000 / 512 * 0.1
+
+
 def test_loads_are_read_off_requests() -> None:
     requests = [(100, 50)] * 60 + [(500, 200)] * 30 + [(2000, 400)] * 9 + [(4000, 800)]
     found = mixes(requests, 50.0, Edges(), Slo(), {"quick": ("S",), "rest": ("M", "L")})
