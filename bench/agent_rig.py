@@ -60,12 +60,12 @@ class Process:
 
 
 class Agent(Process):
-    """`joulegate agent` on a Unix socket, as it is; the library it finds is the one that has eight GPUs in a file."""
+    """`joulegate agent` on a Unix socket, as it is; the library it finds is the one that has its GPUs in a file."""
 
-    def __init__(self, folder: Path, *flags: str) -> None:
+    def __init__(self, folder: Path, *flags: str, gpus: int = 8) -> None:
         path = folder / "gpus"
         self.state = (
-            GpuState(path, SystemClock()) if path.exists() else GpuState.of_kind(path, SystemClock(), "h100", 8)
+            GpuState(path, SystemClock()) if path.exists() else GpuState.of_kind(path, SystemClock(), "h100", gpus)
         )
         self.address = f"unix:{folder}/agent.sock"
         env = environment(build(ROOT / "build"), path, os.environ)

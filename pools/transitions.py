@@ -21,7 +21,7 @@ from pools.instance import Instance
 from pools.knobs import Knobs
 
 KEPT = 20  # of a kind, the newest: a slower disk or a larger model is learnt within a day
-PAIRED_S = 3600.0
+PAIRED_S = 600.0  # between the beginnings of both halves: the old one first lets its answers end
 SOON_S = 60.0  # GPUs that a stop has freed are taken by the next tick, or by one after a failed start's pause
 KINDS = ("start", "stop", "park", "wake", "reshard")
 log = structlog.get_logger("joulegate.transitions")
@@ -80,6 +80,7 @@ class _Half:
     """A start or a stop that may turn out to be the first half of a re-shard."""
 
     kind: Kind
+    instance_id: str
     pool: str
     began_s: float
     row: Row
@@ -107,7 +108,7 @@ class Transitions:
         self._path = path
         self._open: dict[str, _Open] = {}
         self._halves: list[_Half] = []
-        self._due: asyncio.Queue[_Open] = asyncio.Queue()
+        self._due: asyncio.Queue[tuple[_Open, bool]] = asyncio.Queue()  # with whether this is its end
         if path is not None:
             self.rows = _loaded(path)
 
@@ -117,15 +118,17 @@ class Transitions:
         """Whatever was under way with this instance has come to nothing. `cpu`: processor seconds of its processes so
         far; it is called in a thread."""
         one = _Open(Kind(service, kind, instance.tp), instance, knobs, self._clock.now_s(), cpu)
+        if kind == "start":
+            one.read_cpu_s = 0.0  # its processes are born with it
         self._open[instance.id] = one
-        self._due.put_nowait(one)
+        self._due.put_nowait((one, False))
 
     def end(self, kind: str, instance_id: str) -> None:
         one = self._open.get(instance_id)
         if one is not None and one.kind.kind == kind:
             del self._open[instance_id]
             one.seconds = self._clock.now_s() - one.began_s
-            self._due.put_nowait(one)
+            self._due.put_nowait((one, True))
 
     def drop(self, instance_id: str) -> None:
         """It failed: what that took is no price of anything."""
@@ -148,9 +151,9 @@ class Transitions:
     async def run(self) -> None:
         """For ever, in the order of events."""
         while True:
-            one = await self._due.get()
+            one, ended = await self._due.get()
             try:
-                await self._read(one)
+                await self._read(one, ended)
             finally:
                 self._due.task_done()
 
@@ -158,11 +161,15 @@ class Transitions:
         """Until everything told so far is on record."""
         await self._due.join()
 
-    async def _read(self, one: _Open) -> None:
+    async def _read(self, one: _Open, ended: bool) -> None:
+        """What ended before its beginning was read has no reading of that."""
+        if not ended and one.seconds is not None:
+            return
         read_j = await one.knobs.joules(one.instance)
         cpu_s = await asyncio.to_thread(one.cpu)
-        if one.seconds is None:
-            one.read_j, one.read_cpu_s = read_j, cpu_s
+        if not ended:
+            one.read_j = read_j
+            one.read_cpu_s = cpu_s if one.read_cpu_s is None else one.read_cpu_s
             return
         spent_s = cpu_s - one.read_cpu_s if cpu_s is not None and one.read_cpu_s is not None else None
         self._keep(one, read_j, spent_s)
@@ -181,12 +188,14 @@ class Transitions:
         row = Row(self._clock.wall_s(), one.seconds, joules, quality, cpu_s)
         self._add(one.kind, row)
         if one.kind.kind in ("start", "stop"):
-            self._pair(_Half(one.kind, one.instance.pool, one.began_s, row))
+            self._pair(_Half(one.kind, one.instance.id, one.instance.pool, one.began_s, row))
 
     def _pair(self, half: _Half) -> None:
-        """Both halves are one re-shard, from the beginning of the first to the end of the second."""
-        self._halves = [one for one in self._halves if half.began_s - one.began_s < PAIRED_S]
-        first = next((one for one in self._halves if one.reshards(half)), None)
+        """Both halves are one re-shard, from the beginning of the first to the end of the second. What has ended itself
+        replaces nothing any more."""
+        recent = [one for one in self._halves if half.began_s - one.began_s < PAIRED_S]
+        self._halves = [one for one in recent if one.instance_id != half.instance_id]
+        first = next((one for one in reversed(self._halves) if one.reshards(half)), None)
         if first is None:
             self._halves.append(half)
             return

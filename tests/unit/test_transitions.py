@@ -100,6 +100,20 @@ def test_without_a_counter_it_is_modelled() -> None:
     assert (cost.joules, cost.quality) == (10.0 * 2 * MODEL.idle_w, "modelled")
 
 
+def test_what_is_over_before_it_is_read_counts_once_and_is_modelled() -> None:
+    def story(world: World) -> None:
+        one = instance("a-1", 2)
+
+        def at_once() -> None:
+            world.transitions.begin("park", "chat", one, world.knobs)
+            world.transitions.end("park", one.id)
+
+        world.at(1, at_once)
+
+    (cost,) = told(story).costs()
+    assert (cost.kind.kind, cost.count, cost.quality) == ("park", 1, "modelled")
+
+
 def test_what_failed_is_no_price() -> None:
     def story(world: World) -> None:
         one = instance("a-1", 2)
@@ -150,6 +164,32 @@ def test_a_stop_and_then_a_start_where_gpus_are_short_are_a_reshard(pause_s: flo
         assert (found[0].seconds, found[0].joules) == (26.0, 2500.0 + 10_000.0)
 
 
+def test_a_stop_goes_with_the_newest_start() -> None:
+    """The first instance of a pool was started too, and has been re-sharded away meanwhile."""
+
+    def story(world: World) -> None:
+        one, two, three = instance("a-1", 2), instance("a-2", 4), instance("a-3", 8)
+        for at_s, begin, end in ((0, one, None), (100, two, one), (200, three, two)):
+            world.begin(at_s, "start", begin)
+            world.end(at_s + 10, "start", begin)
+            if end is not None:
+                world.begin(at_s + 10, "stop", end)
+                world.end(at_s + 12, "stop", end)
+
+    kinds = [(cost.kind.from_tp, cost.kind.tp, cost.seconds) for cost in reshards(story)]
+    assert kinds == [(2, 4, 12.0), (4, 8, 12.0)]
+
+
+def test_an_instance_that_has_ended_replaces_nothing() -> None:
+    def story(world: World) -> None:
+        one, two = instance("a-1", 2), instance("a-2", 4)
+        for at_s, kind, who in ((0, "start", one), (10, "stop", one), (100, "start", two), (110, "stop", two)):
+            world.begin(at_s, kind, who)
+            world.end(at_s + 5, kind, who)
+
+    assert reshards(story) == []
+
+
 def test_as_many_gpus_in_one_pool_are_no_reshard() -> None:
     def story(world: World) -> None:
         old, new = instance("a-1", 2), instance("a-2", 2)
@@ -176,7 +216,7 @@ def test_processor_time_stands_beside_joules_and_is_none_once_the_processes_are_
     path = tmp_path / "t.json"
     told(story, path)
     start, stop = Transitions(SystemClock(), path).costs()
-    assert (start.cpu_s, stop.cpu_s) == (3.5, None)
+    assert (start.cpu_s, stop.cpu_s) == (4.0, None), "a start's processes are born with it"
 
 
 def test_the_command_shows_what_is_recorded(tmp_path: Path) -> None:
