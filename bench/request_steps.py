@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import cProfile
-import gc
 import json
 import pstats
 import statistics
@@ -31,6 +30,7 @@ from core.recorder import NullRecorder
 from gateway.config_file import load_config
 from gateway.events import Events
 from gateway.protocol import GatewayProtocol, gateway_protocol
+from gateway.run import spare_collections
 from gateway.wiring import Running, build
 from pools.connection import Wire
 
@@ -152,7 +152,8 @@ def requests(stream: bool) -> list[bytes]:
 
 def make_gateway(folder: Path, arrivals: list[bytes]) -> Running:
     path = folder / "joulegate.yaml"
-    path.write_text(json.dumps(joulegate_config(8080, ["http://127.0.0.1:1", "http://127.0.0.1:2"], "unused.jsonl")))
+    urls = ["http://127.0.0.1:1", "http://127.0.0.1:2"]
+    path.write_text(json.dumps(joulegate_config(8080, urls, str(folder / "run.jsonl"))))
     config = load_config(path, {})
     running = build(config, SystemClock(), Events(NullRecorder()), {})
     for service in running.gateway.services.values():
@@ -178,8 +179,7 @@ async def measure(stream: bool, profile: cProfile.Profile | None) -> list[float]
         make = gateway_protocol(gateway.serve, lambda: gateway.limits)
         state, asked = ServerState(), requests(stream)
         visitors = [Visitor(lambda: make(config, state, {}), asked, stream) for _ in range(AT_ONCE)]
-        gc.collect()
-        gc.freeze()
+        spare_collections()
         found = []
         for number in range(ROUNDS):
             if profile is not None and number == 1:

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from core.histogram import SHORT_SECONDS, Histogram
 from core.instances import State
-from gateway.timing import Timing
+from gateway.timing import STAGES, Timing
 
 UNKNOWN = "none"
 JOULES = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0, 10_000.0, 30_000.0, 100_000.0)
@@ -49,7 +49,7 @@ class Metrics(Collector):
         self._tbt: defaultdict[tuple[str, ...], Histogram] = defaultdict(Histogram)
         self._e2e: defaultdict[tuple[str, ...], Histogram] = defaultdict(Histogram)
         self._queue: defaultdict[tuple[str, ...], Histogram] = defaultdict(Histogram)
-        self._stages: defaultdict[tuple[str, ...], Histogram] = defaultdict(lambda: Histogram(SHORT_SECONDS))
+        self._stages: defaultdict[str, tuple[Histogram, ...]] = defaultdict(_stage_histograms)
         self._overhead: defaultdict[tuple[str, ...], Histogram] = defaultdict(lambda: Histogram(SHORT_SECONDS))
 
     def moved(self, service: str, kind: str, *, started: bool) -> None:
@@ -96,8 +96,8 @@ class Metrics(Collector):
             self._seams[(service,)].add(seam_s)
         self._queue[service, str(row["pool"] or UNKNOWN)].add(timing.queue_s)
         self._overhead[(service,)].add(timing.own_s)
-        for stage, spent_s in timing.stages():
-            self._stages[service, stage].add(spent_s)
+        for histogram, spent_s in zip(self._stages[service], timing.stages(), strict=True):
+            histogram.add(spent_s)
 
     def collect(self) -> Iterable[Metric]:
         yield _counter(
@@ -139,9 +139,9 @@ class Metrics(Collector):
             ("service",),
             self._overhead,
         )
-        yield _histogram(
-            "joulegate_stage_seconds", "The gateway's own time by stage.", ("service", "stage"), self._stages
-        )
+        stages: dict[tuple[str, ...], Histogram]
+        stages = {(name, s): h for name, found in self._stages.items() for s, h in zip(STAGES, found, strict=True)}
+        yield _histogram("joulegate_stage_seconds", "The gateway's own time by stage.", ("service", "stage"), stages)
         yield from self.gauges()
 
 
@@ -178,6 +178,10 @@ def lag_rows(last_s: float, histogram: Histogram) -> Iterable[Metric]:
     gauge = GaugeMetricFamily("joulegate_loop_lag_last_seconds", "Lateness of the event loop, newest measurement.")
     gauge.add_metric((), last_s)
     return [gauge, _histogram("joulegate_loop_lag_seconds", "Lateness of the event loop.", (), {(): histogram})]
+
+
+def _stage_histograms() -> tuple[Histogram, ...]:
+    return tuple(Histogram(SHORT_SECONDS) for _ in STAGES)
 
 
 def _counter(name: str, text: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], int]) -> Metric:

@@ -40,6 +40,7 @@ ACCEPT_BACKLOG = 2048
 RESTART_PAUSE_S = 1.0
 HANGS_S = 30.0  # a round of the controller takes milliseconds; what it waits for has limits of seconds
 LOOK_S = 1.0
+COLLECT_AFTER = (20_000, 20, 20)  # objects more than before; young collections; middle ones
 Work = Callable[[], Awaitable[None]]
 log = structlog.get_logger("joulegate")
 
@@ -92,8 +93,7 @@ async def run_gateway(
         rows = run_log
         running.metrics.gauges = lambda: [*live(), run_log_counters(rows.written, rows.dropped, rows.failed)]
     server = make_server(running, board, load, environment)
-    gc.collect()
-    gc.freeze()  # what is loaded stays: a full collection would walk 60,000 objects, 30 ms in which no stream moves
+    spare_collections()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -140,6 +140,14 @@ async def run_gateway(
         if run_log is not None:
             run_log.close()
     log.info("stopped")
+
+
+def spare_collections() -> None:
+    """What is loaded stays: a full collection would walk 60,000 objects, 30 ms in which no stream moves. Requests leave
+    hardly any cycles behind, and looking for them after every 700 objects took 4 % of a request's time."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER)
 
 
 def make_server(

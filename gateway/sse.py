@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 
 import msgspec
+from msgspec import Raw, Struct
 
 from core.errors import UpstreamFailed
 from gateway.dialect import Dialect, upstream_message
@@ -205,17 +206,32 @@ def events_of(data: bytes) -> list[bytes]:
     return [part + separator for part in parts[:-1]] + last
 
 
+class Usage(Struct):
+    prompt_tokens: int | None = None
+    input_tokens: int | None = None
+    completion_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class Said(Struct):
+    usage: Usage | None = None
+    response: Raw = Raw()
+
+
+SAID = msgspec.json.Decoder(Said)  # builds nothing of what it passes by: the text of a long answer costs little
+
+
 def find_usage(body: bytes) -> tuple[int, int] | None:
     """The `usage` of a JSON answer or event in any dialect."""
     try:
-        said = msgspec.json.decode(body)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        said = SAID.decode(body)
+        usage = said.usage
+        if usage is None and bytes(said.response).startswith(b"{"):
+            usage = SAID.decode(said.response).usage
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):  # ValidationError is a DecodeError
         return None
-    for place in (said, said.get("response") if isinstance(said, dict) else None):
-        usage = place.get("usage") if isinstance(place, dict) else None
-        if isinstance(usage, dict):
-            prompt = usage.get("prompt_tokens", usage.get("input_tokens"))
-            output = usage.get("completion_tokens", usage.get("output_tokens", 0))
-            if isinstance(prompt, int) and isinstance(output, int):
-                return prompt, output
-    return None
+    if usage is None:
+        return None
+    prompt = usage.input_tokens if usage.prompt_tokens is None else usage.prompt_tokens
+    output = usage.output_tokens if usage.completion_tokens is None else usage.completion_tokens
+    return None if prompt is None else (prompt, output or 0)

@@ -8,6 +8,8 @@ from bisect import bisect_left
 
 from core.histogram import Histogram
 
+STAGES = ("parse", "predict", "queue", "connect", "relay")
+
 
 class Timing:
     """Monotonic seconds. `received_s` = body fully received."""
@@ -42,15 +44,9 @@ class Timing:
                 self.gaps_late += events
         self.last_s = now_s
 
-    def stages(self) -> tuple[tuple[str, float], ...]:
-        """The gateway's own time by stage. Queue: waiting for a slot, which is policy rather than cost."""
-        return (
-            ("parse", self.parse_s),
-            ("predict", self.predict_s),
-            ("queue", self.queue_s),
-            ("connect", self.connect_s),
-            ("relay", self.relay_s),
-        )
+    def stages(self) -> tuple[float, ...]:
+        """The gateway's own seconds by STAGES. Queue: waiting for a slot, which is policy rather than cost."""
+        return self.parse_s, self.predict_s, self.queue_s, self.connect_s, self.relay_s
 
     @property
     def ttft_s(self) -> float | None:
