@@ -54,7 +54,8 @@ class Place:
 
 
 def joulegate_config(port: int, urls: Sequence[str], run_log: str) -> dict[str, object]:
-    """Everything on: keys, rate limits, prediction, deadlines, KV room, energy model, run log, controller, probes."""
+    """Everything on: keys, rate limits, the learnt predictor, deadlines, KV room, token ids kept for migration, energy
+    ledger, run log, controller with its checkpoint, probes. What /admin/explain tells is kept always."""
     pools = [
         {"name": name, "serves": serves, "tp": 4, "clock_mhz": 1980, "slots": 128, "kv_tokens": 400_000, "urls": [url]}
         for name, serves, url in zip(("short", "long"), (["S", "M"], ["L"]), urls, strict=True)
@@ -66,11 +67,13 @@ def joulegate_config(port: int, urls: Sequence[str], run_log: str) -> dict[str, 
         "profile": "llama-3.1-70b",
         "pools": pools,
         "launcher": {"kind": "static"},
+        "migration": True,
+        "predictor": {"kind": "model"},
     }
     return {
         "listen": {"host": "127.0.0.1", "port": port},
         "auth": {"keys": [{"name": "bench", "hash": digest, "requests_per_minute": 1_000_000_000}]},
-        "controller": {"mode": "enforce", "checkpoint": None},
+        "controller": {"mode": "enforce", "checkpoint": f"{run_log}.checkpoint"},
         "run_log": {"path": run_log},
         "energy": {"path": f"{run_log}.energy.sqlite"},
         "services": {MODEL: service},

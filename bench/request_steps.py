@@ -170,7 +170,7 @@ async def no_app(scope: Any, receive: Any, send: Any) -> None:
     """Nothing that is measured here goes through ASGI."""
 
 
-async def measure(stream: bool, profile: cProfile.Profile | None) -> list[float]:
+async def measure(stream: bool, profile: cProfile.Profile | None, rounds: int = ROUNDS) -> list[float]:
     with TemporaryDirectory() as folder:
         running = make_gateway(Path(folder), streamed_answer() if stream else whole_answer())
         gateway = running.gateway
@@ -181,7 +181,7 @@ async def measure(stream: bool, profile: cProfile.Profile | None) -> list[float]
         visitors = [Visitor(lambda: make(config, state, {}), asked, stream) for _ in range(AT_ONCE)]
         spare_collections()
         found = []
-        for number in range(ROUNDS):
+        for number in range(rounds + 1):
             if profile is not None and number == 1:
                 profile.enable()
             began_s = thread_time()
@@ -208,12 +208,13 @@ async def everyone(visitors: list[Visitor], times: int) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--only", choices=("whole", "streamed"))
     asked = parser.parse_args()
     for name, stream in (("whole", False), ("streamed", True)):
         if asked.only in (None, name):
             profile = cProfile.Profile() if asked.profile else None
-            found = uvloop.run(measure(stream, profile))
+            found = uvloop.run(measure(stream, profile, asked.rounds))
             print(f"{min(found):7.1f} us least, {statistics.median(found):7.1f} us median: an answer {name}"
                   f"{f', {EVENTS} events' if stream else ''}")  # fmt: skip
             if profile is not None:

@@ -21,6 +21,7 @@ FIGURES = {  # figure -> the step that gives it
 }
 PLAIN = {"requests_per_s": REQUESTS, "chunks_per_s": FLOOD, "lag_p99_ms": PACED}  # shown, but not for ratios
 ADDED_TTFT = "added_ttft_p50_ms"
+ADDED_LAG = "added_lag_p99_ms"
 SMALLEST_TTFT_MS = 0.05  # a smaller added TTFT is within the noise of the two figures it is the difference of
 COLUMNS = (
     ("cpu_us_per_chunk", "CPU us / chunk", ".1f"),
@@ -28,6 +29,7 @@ COLUMNS = (
     ("chunks_per_cpu_s", "chunks / CPU s", ",.0f"),
     ("added_ttft_p50_ms", "TTFT +p50 ms", ".2f"),
     ("added_ttft_p99_ms", "+p99 ms", ".2f"),
+    (ADDED_LAG, "lag +p99 ms", ".2f"),
     ("rss_mb", "RSS MB", ".0f"),
 )
 
@@ -84,6 +86,9 @@ def gateway_figures(results: Results, name: str) -> dict[str, float]:
     if direct and through:
         for q, key in ((0.5, ADDED_TTFT), (0.99, "added_ttft_p99_ms")):
             figures[key] = round(rank(through, q) - rank(direct, q), 3)
+    lags = added_lag(results, name)
+    if lags:
+        figures[ADDED_LAG] = round(median(values_of(lags)), 3)
     if name in results.rss:
         figures["rss_mb"] = round(median(results.rss[name].values()), 1)
     return figures
@@ -93,6 +98,13 @@ def added_ttft(results: Results, name: str) -> dict[int, tuple[float, bool]]:
     direct = results.by_round(DIRECT, PACED, "ttft_p50_ms")
     through = results.by_round(name, PACED, "ttft_p50_ms")
     return {r: (max(v - direct[r][0], SMALLEST_TTFT_MS), n) for r, (v, n) in through.items() if r in direct}
+
+
+def added_lag(results: Results, name: str) -> dict[int, tuple[float, bool]]:
+    """From the stub's stamp on an event to the client's reading of it, less the same without a gateway."""
+    direct = results.by_round(DIRECT, PACED, "lag_p99_ms")
+    through = results.by_round(name, PACED, "lag_p99_ms")
+    return {r: (lag - direct[r][0], noisy) for r, (lag, noisy) in through.items() if r in direct}
 
 
 def compare(results: Results, name: str) -> dict[str, tuple[Ratio, bool]]:

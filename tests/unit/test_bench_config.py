@@ -34,6 +34,8 @@ def test_joulegate_takes_its_configuration_with_everything_on(tmp_path: Path) ->
     service = config.services[MODEL]
     assert [pool.urls for pool in service.pools] == [(URLS[0],), (URLS[1],)]
     assert service.profile and all(pool.kv_tokens for pool in service.pools)
+    assert service.migration and service.predictor.kind == "model"
+    assert config.energy.path and config.controller.checkpoint
 
 
 def test_joulegate_is_started_from_the_named_checkout(tmp_path: Path) -> None:

@@ -22,11 +22,11 @@ def three_rounds(peer: str = "nginx") -> Results:
     results = Results()
     for number, machine in enumerate((1.0, 1.5, 0.9)):
         for name, cost in ((OURS, 2.0), (peer, 1.0)):
-            paced = {"cpu_us_per_chunk": 20 * cost * machine, "ttft_p50_ms": 0.3 + 0.4 * cost}
+            paced = {"cpu_us_per_chunk": 20 * cost * machine, "ttft_p50_ms": 0.3 + 0.4 * cost, "lag_p99_ms": 0.2 + cost}
             results.segments.append(segment(name, PACED, number, **paced))
             results.segments.append(segment(name, REQUESTS, number, cpu_s_per_1000=0.05 * cost * machine))
             results.segments.append(segment(name, FLOOD, number, chunks_per_cpu_s=200_000 / cost / machine))
-        results.segments.append(segment(DIRECT, PACED, number, ttft_p50_ms=0.3))
+        results.segments.append(segment(DIRECT, PACED, number, ttft_p50_ms=0.3, lag_p99_ms=0.2))
     results.rss = {OURS: {0: 80.0}, peer: {0: 20.0}}
     return results
 
@@ -50,8 +50,9 @@ def test_every_promised_key_is_there() -> None:
     assert "self_check" not in told and told["rounds"] == 3
 
 
-def test_the_direct_path_is_subtracted_from_ttft() -> None:
+def test_the_direct_path_is_subtracted_from_ttft_and_lag() -> None:
     figures_of = gateway_figures(three_rounds(), OURS)
+    assert figures_of["added_lag_p99_ms"] == pytest.approx(2.0)
     assert figures_of["added_ttft_p50_ms"] == pytest.approx(0.8) and figures_of["added_ttft_p99_ms"] == pytest.approx(
         0.8
     )
