@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 
-from core.errors import UpstreamFailed
+from core.errors import UpstreamFailed, UpstreamTimeout
 from gateway.attempt import AttemptFailed
 from gateway.client import Headers
 from gateway.config import Limits
@@ -16,8 +18,9 @@ from gateway.job import Job
 from gateway.joined_stream import JoinedStream, closing
 from gateway.service import Service
 from pools.connection import Wires
-from pools.fleet import Member
+from pools.fleet import Fleet, Member
 
+ALIVE_S = 0.5  # that an instance has to say that it lives
 TEXT_LIMIT_BYTES = 16 * 1024 * 1024
 
 
@@ -80,6 +83,23 @@ async def detokenize(wires: Wires, ids: list[int], headers: Headers, model: str,
     except (msgspec.DecodeError, KeyError, TypeError):
         raise UpstreamFailed("the instance sent an answer that is not JSON") from None
     return text
+
+
+async def alive_of(fleet: Fleet, instances: Iterable[str]) -> list[str]:
+    """Those that answer `/health` at once: only their connections were cut."""
+    asked = list(dict.fromkeys(instances))
+    told = await asyncio.gather(*(_alive(fleet.members.get(one)) for one in asked))
+    return [one for one, alive in zip(asked, told, strict=True) if alive]
+
+
+async def _alive(member: Member | None) -> bool:
+    if member is None:
+        return False
+    try:
+        async with await member.wires.send(b"GET", b"/health", [], b"") as exchange:
+            return (await exchange.head(ALIVE_S)).status == 200
+    except (UpstreamFailed, UpstreamTimeout):
+        return False
 
 
 def engine_headers(job: Job, service: Service) -> Headers:

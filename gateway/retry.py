@@ -6,6 +6,7 @@ that an outage does not double the load."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from math import inf
 
 POISON_DEATHS = 2
@@ -18,21 +19,25 @@ RETRY_PER_S = 2.0  # so that a quiet service is not left without any
 class Tries:
     """Of one request. `failed` is told of every failed attempt that was the instance's fault."""
 
-    __slots__ = ("_deaths", "in_vain")
+    __slots__ = ("deaths", "in_vain")
 
     def __init__(self) -> None:
-        self._deaths = 0
+        self.deaths: list[str] = []  # instances that may have died of it
         self.in_vain = 0  # failures in a row without a token
 
-    def failed(self, *, died: bool, after_s: float, arrivals: int) -> None:
+    def failed(self, instance: str, *, died: bool, after_s: float, arrivals: int) -> None:
         """`died`: the instance broke off `after_s` after it was sent the request, having answered `arrivals` times."""
         self.in_vain = 0 if arrivals else self.in_vain + 1
         if died and after_s <= POISON_S and arrivals < POISON_ARRIVALS:
-            self._deaths += 1
+            self.deaths.append(instance)
+
+    def acquit(self, instances: Collection[str]) -> None:
+        """These live: what broke was the connection."""
+        self.deaths = [one for one in self.deaths if one not in instances]
 
     @property
     def poison(self) -> bool:
-        return self._deaths >= POISON_DEATHS
+        return len(self.deaths) >= POISON_DEATHS
 
 
 class RetryBudget:

@@ -37,7 +37,7 @@ from gateway.ledger import Ledger
 from gateway.metrics import Metrics
 from gateway.parse import NOTHING, Parsed, ask_for_ids, ask_for_usage, parse, rename, splice
 from gateway.relay import Relay
-from gateway.resume import why_it_stays
+from gateway.resume import alive_of, why_it_stays
 from gateway.service import Service, Sized, crown, header_seconds, learn, make_ask, rest_of, size_up
 from gateway.timing import Timing
 from pools.load_counts import PLACES
@@ -215,14 +215,14 @@ class Gateway:
                     job.weighed = slot.weighed
                     return await self.relay.attempt(job, service, slot, body)
             except AttemptFailed as failure:
-                self._weigh(job, service, failure, max(0, job.progress - before))
+                await self._weigh(job, service, failure, max(0, job.progress - before))
             if job.client.started:
                 assert job.answer is not None
                 prompt, output = len(job.answer.prompt), len(job.answer.ids)
                 assert job.sized is not None
                 ask = rest_of(service, job.sized, ask, prompt, output, self.clock.now_s())
 
-    def _weigh(self, job: Job, service: Service, failure: AttemptFailed, arrivals: int) -> None:
+    async def _weigh(self, job: Job, service: Service, failure: AttemptFailed, arrivals: int) -> None:
         """Returns if the request goes to another instance; raises what its client is told if not."""
         now_s = self.clock.now_s()
         if job.client.started:
@@ -236,7 +236,11 @@ class Gateway:
         if failure.kind in LEAVING:
             return
         after_s = now_s - (job.sent_s or now_s)
-        job.tries.failed(died=died(failure) and job.sent_s is not None, after_s=after_s, arrivals=arrivals)
+        job.tries.failed(
+            job.instance, died=died(failure) and job.sent_s is not None, after_s=after_s, arrivals=arrivals
+        )
+        if job.tries.poison:
+            job.tries.acquit(await alive_of(service.fleet, job.tries.deaths))
         if failure.final or job.tries.poison or job.tries.in_vain > self.limits.retries:
             raise failure.error from None
         if not self._others(service, job, failure) or not service.budget.take(

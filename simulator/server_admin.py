@@ -21,7 +21,7 @@ from simulator.server_prompt import chat_prompt, text_prompts
 
 VERSION = "0.32.0+emulated"
 EMBEDDING_SIZE = 256
-FAULTS = ("stall", "garbage", "status500", "cut")
+FAULTS = ("stall", "garbage", "status500", "cut", "exit")
 PAUSE_MODES = ("abort", "wait", "keep")
 
 

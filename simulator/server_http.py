@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,7 @@ class ClientGone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    kind: str  # stall, garbage, status500, cut
+    kind: str  # stall, garbage, status500, cut, exit (the whole process, as a crash)
     after_chunks: int
 
 
@@ -101,6 +102,8 @@ class Exchange:
     async def _break(self, started: bool) -> None:
         """Carries the injected fault out; never returns."""
         assert self.fault is not None
+        if self.fault.kind == "exit":
+            os._exit(1)
         if self.fault.kind == "stall":
             await self.gone.wait()
         elif self.fault.kind == "garbage":

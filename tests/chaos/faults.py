@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import httpx
 
+from gateway.retry import POISON_S
 from tests.chaos.world import GO, STOP, TERM, World
 
 # (kind, weight); how long those last that last. A gateway that dies takes every stream along, so that it is rare.
@@ -23,6 +24,8 @@ ELSEWHERE_FAULTS = (("disk_full", 1), ("gateway_kill", 1), ("gateway_sigterm", 1
 ALL_KINDS = frozenset(kind for kind, _ in (*INSTANCE_FAULTS, *ELSEWHERE_FAULTS))
 LASTS_S = {"sigstop": 2.0, "stall": 1.8, "slow": 1.5, "refuse": 1.0, "dns": 1.5, "disk_full": 1.5, "controller": 3.0}
 DIES_S = 2.0  # a server whose engine is gone ends within
+DEATHS = ("kill9", "engine_kill")
+APART_S = POISON_S + 0.2  # two deaths that meet one new request make it poison, which is not tried a third time
 EMPTIES_S = 5.0  # a drain that moves what runs is over within
 
 
@@ -38,7 +41,9 @@ class Faults:
     """`counts` of what was done, `strikes` of what was done to which instance, in order. `every_s`: mean time from one
     fault to the next. `kills` and `ends` of the gateway: by SIGKILL, by SIGTERM."""
 
-    def __init__(self, world: World, seed: int, every_s: float, kinds: frozenset[str]) -> None:
+    def __init__(
+        self, world: World, seed: int, every_s: float, kinds: frozenset[str], apart_s: float = APART_S
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self.strikes: list[Strike] = []
         self.kills = 0
@@ -47,8 +52,10 @@ class Faults:
         self._world = world
         self._draw = random.Random(seed)
         self._every_s = every_s
+        self._apart_s = apart_s
         self._kinds = [(k, w) for k, w in (*INSTANCE_FAULTS, *ELSEWHERE_FAULTS) if k in kinds]
         self._broken: set[int] = set()
+        self._died_s = 0.0  # when an instance was killed last
         self._running: dict[asyncio.Task[None], str] = {}
         self._gateway_up = asyncio.Event()
         self._gateway_up.set()
@@ -74,10 +81,17 @@ class Faults:
     async def gateway_up(self) -> None:
         await self._gateway_up.wait()
 
+    def lately(self) -> str:
+        """What was struck in the last seconds, for whoever has to explain an answer."""
+        now_t = time.time()
+        return ", ".join(f"{s.kind} {s.number} {now_t - s.t:.1f} s ago" for s in self.strikes if now_t - s.t < 5)
+
     # --- instances
 
     async def _on_some_instance(self, kind: str) -> None:
         ready = await self._whole()
+        if kind in DEATHS and time.monotonic() < self._died_s + self._apart_s:
+            return
         if len(ready) >= 2:
             number = self._draw.choice(ready)
             self._broken.add(number)
@@ -113,6 +127,8 @@ class Faults:
 
     async def _restart(self, number: int, kind: str) -> None:
         instance = self._world.instances[number]
+        if kind in DEATHS:
+            self._died_s = time.monotonic()
         if kind == "kill9":
             await asyncio.to_thread(instance.kill)
         elif kind == "engine_kill":

@@ -17,7 +17,7 @@ from typing import Any
 
 from core.errors import UpstreamFailed, UpstreamTimeout
 from pools.connection import ConnectionLost, Wires
-from tests.chaos.faults import ALL_KINDS, Faults
+from tests.chaos.faults import ALL_KINDS, APART_S, Faults
 from tests.chaos.mix import Tally, Truth, Verdict, Wish, judge, wishes
 from tests.chaos.report import report, seams_of, slope
 from tests.chaos.truths import AskedTruths, EmulatedTruths
@@ -55,6 +55,7 @@ class Run:
                 await self._faults.gateway_up()
                 verdict = await self.ask(wish, self._truths.of(wish))
                 kind = verdict.kind
+                verdict.why += f" [{self._faults.lately()}]" if verdict.why else ""
                 self.tally.add(verdict, wish.path)
 
     async def ask(self, wish: Wish, truth: Truth) -> Verdict:
@@ -124,7 +125,7 @@ async def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         if isinstance(truths, AskedTruths):
             await truths.learn(islice(wishes(args.seed, "tiny", TOPICS["vllm"], 0.03), 10_000))
         wanted = frozenset(args.faults.split(",")) if args.faults else ALL_KINDS if emulated else VLLM_KINDS
-        faults = Faults(world, args.seed, args.every or EVERY_S[args.engine], wanted)
+        faults = Faults(world, args.seed, args.every or EVERY_S[args.engine], wanted, args.apart)
         run = Run(world, truths, faults, args)
         await run.warm_up(3 * args.clients)
         before_fds = fds_of(world.gateway.process.pid)
@@ -156,6 +157,9 @@ def main() -> int:
     parser.add_argument("--clients", type=int, default=12)
     parser.add_argument("--speed", type=float, default=5.0, help="of the emulated engines")
     parser.add_argument("--every", type=float, default=0.0, help="mean seconds between faults")
+    parser.add_argument(
+        "--apart", type=float, default=APART_S, help="least seconds from one kill of an instance to the next"
+    )
     parser.add_argument("--faults", default="", help="kinds, with commas; empty: all that fit the engine")
     parser.add_argument("--out", type=Path, default=ROOT / "build" / "chaos.json")
     args = parser.parse_args()

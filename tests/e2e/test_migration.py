@@ -238,10 +238,24 @@ def test_a_request_that_kills_what_it_is_sent_to_does_not_get_a_third_instance(
     gateway: Gateway, engines: list[Engine]
 ) -> None:
     for engine in engines:
-        engine.fault("cut", 3, times=5)
+        engine.fault("exit", 3)
     answer = ask(gateway, "chat")
     assert b'"error"' in list(sse(answer.content))[-1]
     assert gateway.row(answer.headers["x-request-id"])["attempts"] == 2
+    for engine in engines:
+        assert engine.process.wait(10) == 1
+        engine.start()
+        engine.wait_ready()
+    assert until(gateway.all_ready)
+
+
+def test_cut_connections_are_no_deaths(gateway: Gateway, engines: list[Engine]) -> None:
+    whole = uncut(engines[0], "chat", ignore_eos=True)
+    for engine in engines:
+        engine.fault("cut", 3)
+    answer = ask(gateway, "chat", ignore_eos=True)
+    assert said(answer.content) == whole
+    assert gateway.row(answer.headers["x-request-id"])["attempts"] == 3
 
 
 def test_an_answer_longer_than_predicted_is_weighed(engines: list[Engine], start: Any) -> None:

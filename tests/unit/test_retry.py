@@ -5,27 +5,31 @@ from gateway.retry import POISON_S, RetryBudget, Tries
 
 def test_two_deaths_soon_after_its_prefill_make_a_poison() -> None:
     tries = Tries()
-    tries.failed(died=True, after_s=0.1, arrivals=0)
+    tries.failed("a", died=True, after_s=0.1, arrivals=0)
     assert not tries.poison
-    tries.failed(died=True, after_s=POISON_S, arrivals=3)
+    tries.failed("b", died=True, after_s=POISON_S, arrivals=3)
+    assert tries.poison
+    tries.acquit(["b", "c"])
+    assert not tries.poison, "b lives"
+    tries.failed("d", died=True, after_s=0.1, arrivals=0)
     assert tries.poison
 
 
 def test_innocents_are_not_poison() -> None:
     tries = Tries()
     for _ in range(5):
-        tries.failed(died=True, after_s=POISON_S + 0.1, arrivals=3)  # it ran there before
-        tries.failed(died=True, after_s=0.5, arrivals=400)  # a fast instance, hit by something else
-        tries.failed(died=False, after_s=0.1, arrivals=0)  # it refused or stalled
+        tries.failed("a", died=True, after_s=POISON_S + 0.1, arrivals=3)  # it ran there before
+        tries.failed("a", died=True, after_s=0.5, arrivals=400)  # a fast instance, hit by something else
+        tries.failed("a", died=False, after_s=0.1, arrivals=0)  # it refused or stalled
     assert not tries.poison
 
 
 def test_failures_in_vain_are_counted_in_a_row() -> None:
     tries = Tries()
     for _ in range(3):
-        tries.failed(died=False, after_s=1, arrivals=0)
+        tries.failed("a", died=False, after_s=1, arrivals=0)
     assert tries.in_vain == 3
-    tries.failed(died=False, after_s=1, arrivals=1)
+    tries.failed("a", died=False, after_s=1, arrivals=1)
     assert tries.in_vain == 0
 
 
