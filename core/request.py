@@ -21,7 +21,8 @@ class Ask(Struct, frozen=True):
     """What one request asks of an instance. Tokens are counts; times are monotonic seconds.
 
     `sequences` = n x number of prompts; `kv_tokens` = what it will hold at q90; `deadline_s` = latest first token
-    that keeps its TTFT objective; `tbt_limit_s` = its TBT objective."""
+    that keeps its TTFT objective; `tbt_limit_s` = its TBT objective;
+    `key`: whose it is; `batch`: it waits for all who are in a hurry."""
 
     request_id: str
     pool_index: int
@@ -32,6 +33,8 @@ class Ask(Struct, frozen=True):
     arrived_s: float
     deadline_s: float
     tbt_limit_s: float
+    key: str = ""
+    batch: bool = False
 
 
 def ask_for(

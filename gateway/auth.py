@@ -31,6 +31,7 @@ class Identity:
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     joules_per_minute: int | None = None
+    batch: bool = False
 
     def may_use(self, service: str) -> bool:
         return self.services is None or service in self.services
@@ -80,7 +81,8 @@ class Keyring:
 def _identity(key: AdminKey) -> Identity:
     if isinstance(key, ClientKey):
         return Identity(
-            key.name, key.services, key.requests_per_minute, key.tokens_per_minute, key.joules_per_minute
+            key.name, key.services, key.requests_per_minute, key.tokens_per_minute, key.joules_per_minute,
+            key.tier == "batch",
         )  # fmt: skip
     return Identity(key.name)
 

@@ -61,6 +61,7 @@ class ClientKey(AdminKey):
     requests_per_minute: Count | None = Field(default=None, description="Requests per minute. null = no limit.")
     tokens_per_minute: Count | None = Field(default=None, description="Tokens, prompts' and answers'. null = no limit.")
     joules_per_minute: Count | None = Field(default=None, description="Joules of its requests. null = no limit.")
+    tier: Literal["interactive", "batch"] = Field("interactive", description="batch waits for all others.")
 
 
 class Auth(Section):

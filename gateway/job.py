@@ -66,6 +66,7 @@ class Job:
     sent_s: float | None = None  # when the attempt under way was sent
     lost: Seam | None = None  # what the client waits for its stream to go on from
     seams: list[Seam] = field(default_factory=list)
+    gave_up: str = ""  # why it was not tried again
     ask: Ask | None = None
     weighed: Weighed | None = None  # what the instance of the last attempt was chosen from
     plan: ServicePlan | None = None  # in force when it arrived
@@ -111,6 +112,8 @@ def make_row(job: Job, outcome: Outcome, wall_s: float, now_s: float) -> dict[st
         row["input_tokens"] = job.usage[0] if job.usage else sized.input_tokens
         row["input_estimate"] = sized.input_tokens
         row["output_tokens"] = output_tokens if job.usage else None
+    if job.gave_up:
+        row["gave_up"] = job.gave_up
     if timing is not None:
         row["queue_s"] = round(timing.queue_s, 6)
         row["overhead_ms"] = round(timing.own_s * 1000, 3)

@@ -10,6 +10,7 @@ import os
 from itertools import count
 
 import structlog
+from msgspec import structs
 
 from core.clock import Clock
 from core.errors import (
@@ -159,10 +160,11 @@ class Gateway:
         timing.parse_s = parsed_s - job.received_s
         self.budgets.reserve(job)
         ask = make_ask(spec, sized, parsed, job.request_id, job.received_s, ttft_s, tbt_s)
+        ask = structs.replace(ask, key=job.identity.name, batch=job.identity.batch)
         if job.route.generates:
             service.counts.asked(PLACES[sized.name], sized.input_tokens)
         else:
-            ask = Ask(job.request_id, ask.pool_index, 0, 0, 0, 0, ask.arrived_s, ask.deadline_s, ask.tbt_limit_s)
+            ask = structs.replace(ask, input_tokens=0, sequences=0, kv_tokens=0, q50_tokens=0)
         job.ask, job.plan = ask, self.plan_of(spec.name)
         body = self._edit(job, ask, body)
         timing.predict_s = self.clock.now_s() - parsed_s
@@ -241,12 +243,21 @@ class Gateway:
         )
         if job.tries.poison:
             job.tries.acquit(await alive_of(service.fleet, job.tries.deaths))
-        if failure.final or job.tries.poison or job.tries.in_vain > self.limits.retries:
+        job.gave_up = self._gives_up(job, service, failure, now_s)
+        if job.gave_up:
             raise failure.error from None
-        if not self._others(service, job, failure) or not service.budget.take(
-            now_s, service.slots, self.limits.retries_per_s
-        ):
-            raise failure.error from None
+
+    def _gives_up(self, job: Job, service: Service, failure: AttemptFailed, now_s: float) -> str:
+        """Why the request is not tried again; empty if it is."""
+        if failure.final:
+            return "final"
+        if job.tries.poison:
+            return "poison"
+        if job.tries.in_vain > self.limits.retries:
+            return "in_vain"
+        if not self._others(service, job, failure):
+            return "nobody_left"
+        return "" if service.budget.take(now_s, service.slots, self.limits.retries_per_s) else "retry_budget"
 
     def _others(self, service: Service, job: Job, failure: AttemptFailed) -> bool:
         """Whether waiting can help: another instance exists, or the controller replaces the one that vanished."""

@@ -3,7 +3,8 @@ call the same functions with their own `now_s`.
 
 A request first tries its own pool, then every pool that serves longer answers. Among the instances with room it takes
 the one that adds the fewest joules while all admitted requests keep their objectives. If none has room it waits in the
-queue of its own pool; the earliest deadline of all queues goes first. A prompt also waits while every engine prefills
+queue of its own pool; the earliest deadline of all queues goes first, but behind others if its key had more than its
+part, and last if it is late anyway. A prompt also waits while every engine prefills
 another one, for an engine takes prompts in the order they come, whatever their deadlines."""
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from core.request import Ask, Prediction
 from core.service import SIZES, ServiceSpec
 from pools.choice import Price, choose_size, price_of
 from pools.instance import Instance, Slot
-from pools.queue import DeadlineQueue, Ticket
+from pools.queue import FIRST, LAST, OVER_SHARE, DeadlineQueue, Ticket
 from pools.score import added_joules, forecast
+from pools.shares import Shares
 
 CANDIDATES = 8  # priced per decision: more does not change the choice, it only costs time
 Choice = tuple[float, Instance]  # (seconds to its first token there, where)
 Late = tuple[bool, float, Instance]  # (whether others suffer, seconds to its first token there, where)
+NOBODY = (LAST + 1, inf)  # behind whoever waits
 AS_USUAL = Steer("", "", False, False, "")
 PRICES_S = 1.0  # how old the prices of pools may be: instances change shape in seconds, requests come by thousands
 MOST_BEGUN = 8  # looked past for one to shed
@@ -65,6 +68,7 @@ class Router:
         self._prices: tuple[Price | None, ...] = ()
         self._priced_s = 0.0
         self._weighed: Weighed | None = None  # of the last choice
+        self._shares = Shares()
         self._on_placed = on_placed
         self._on_failed = on_failed
         self._on_shed = on_shed
@@ -131,11 +135,15 @@ class Router:
     def submit(self, ticket: Ticket, now_s: float) -> Slot | None:
         """A slot at once, or None and the ticket waits. Raises Overloaded when the queue is full, but never for a
         request that was let in before and has lost its instance."""
-        is_first = all(_next_deadline_s(queue) > ticket.ask.deadline_s for queue in self._queues)
+        ahead = min(map(_next, self._queues), default=NOBODY)
+        if ahead < NOBODY and ticket.rank == FIRST and not ticket.refused and self._shares.over(ticket.ask.key, now_s):
+            ticket.rank = OVER_SHARE
+        is_first = _order(ticket) < ahead
         if is_first:
-            slot = self._place(ticket, now_s)
-            if slot is not None:
-                return slot
+            chosen = self._choose(ticket.ask, now_s, ticket.refused)
+            if chosen is not None and (ahead == NOBODY or self._goes_now(ticket, chosen, now_s)):
+                return self._hold(ticket, chosen, now_s)
+            is_first = chosen is None
         full = self.queued() >= self.max_queue and not ticket.refused
         queue = self._queue_of(ticket)
         queue.push(ticket)
@@ -169,7 +177,7 @@ class Router:
         """Pools may share their instances, so that the earliest deadline of all queues goes first."""
         waiting = [queue for queue in self._queues if len(queue)]
         while waiting:
-            queue = waiting[0] if len(waiting) == 1 else min(waiting, key=_next_deadline_s)
+            queue = waiting[0] if len(waiting) == 1 else min(waiting, key=_next)
             if not self._place_one(queue, now_s) or not len(queue):
                 waiting.remove(queue)
 
@@ -189,30 +197,43 @@ class Router:
                 queue.remove(ticket)
                 return True
             try:
-                slot = self._place(ticket, now_s)
+                chosen = self._choose(ticket.ask, now_s, ticket.refused)
             except Exception as error:
                 queue.remove(ticket)
                 if self._on_failed is None:
                     raise
                 self._on_failed(ticket, error)
                 return True
-            if slot is not None:
-                queue.remove(ticket)
-                self._on_placed(ticket, slot)
+            if chosen is None:
+                continue
+            if not self._goes_now(ticket, chosen, now_s) and self.queued() > 1:
+                queue.put_last(ticket)
                 return True
+            queue.remove(ticket)
+            self._on_placed(ticket, self._hold(ticket, chosen, now_s))
+            return True
         return False
 
+    def _goes_now(self, ticket: Ticket, chosen: Choice, now_s: float) -> bool:
+        """Where it would be late, whoever can be in time goes first: served by deadline alone, a queue that is too long
+        for its instances makes everybody a little late. Not so an answer that goes on."""
+        in_time = now_s + chosen[0] <= ticket.ask.deadline_s
+        return in_time or ticket.rank == LAST or bool(ticket.refused)
+
     def _shed_one(self, queue: DeadlineQueue, now_s: float) -> bool:
-        """Where the ladder says so, whoever is late already makes way for those who can still be in time. Not a request
-        that an instance had before: it may be an answer that goes on, and what was begun is not shed."""
+        """Where the ladder says so, whoever is late makes way for those who can still be in time. Not a request that an
+        instance had before: it may be an answer that goes on, and what was begun is not shed."""
+        if self._on_shed is None or not self._steered or not len(queue):
+            return False
         first = next((ticket for ticket in queue.first(MOST_BEGUN) if not ticket.refused), None)
-        if first is None or self._on_shed is None or not self._steering(first.ask).shed_late:
-            return False
-        if first.ask.deadline_s >= now_s:
-            return False
-        queue.remove(first)
-        self._on_shed(first)
-        return True
+        for ticket in (first, queue.first_of(LAST)):
+            if ticket is None or not self._steering(ticket.ask).shed_late:
+                continue
+            if ticket.late or ticket.ask.deadline_s < now_s:
+                queue.remove(ticket)
+                self._on_shed(ticket)
+                return True
+        return False
 
     def _steering(self, ask: Ask) -> Steer:
         if not self._steered:
@@ -233,11 +254,9 @@ class Router:
             look *= 2
         return []
 
-    def _place(self, ticket: Ticket, now_s: float) -> Slot | None:
-        chosen = self._choose(ticket.ask, now_s, ticket.refused)
-        if chosen is None:
-            return None
+    def _hold(self, ticket: Ticket, chosen: Choice, now_s: float) -> Slot:
         ttft_s, instance = chosen
+        self._shares.served(ticket.ask.key, ticket.ask.input_tokens + ticket.ask.q50_tokens, now_s)
         slot = instance.hold(ticket.ask, self._on_release, now_s, now_s + ttft_s)
         slot.weighed = self._weighed
         return slot
@@ -307,7 +326,10 @@ class Router:
         return chosen
 
 
-def _next_deadline_s(queue: DeadlineQueue) -> float:
-    """Infinity for an empty queue."""
+def _order(ticket: Ticket) -> tuple[int, float]:
+    return ticket.rank, ticket.ask.deadline_s
+
+
+def _next(queue: DeadlineQueue) -> tuple[int, float]:
     first = queue.first(1)
-    return first[0].ask.deadline_s if first else inf
+    return _order(first[0]) if first else NOBODY

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+STOP_MORE = 4  # tokens that usage may count more than the engine would where a stop string lies across a cut
 USAGE = {"include_usage": True}
 TOPICS = ("the sea", "the movie", "a city", "two friends", "old tools", "a long day", "bread", "the night")
 
@@ -46,7 +47,7 @@ class Verdict:
 
     kind: str
     why: str = ""
-    moves: int = 0
+    over_counted: bool = False  # usage, where a stop string ends the answer just behind a cut (docs/migration.md)
 
 
 def wishes(seed: int, model: str, topics: int, leave_share: float) -> Iterator[Wish]:
@@ -123,7 +124,11 @@ def _compare(text: str, ends: list[Any], usages: list[tuple[int, int]], truth: T
     if tuple(ends[0]) != (truth.finish, truth.stop):
         return Verdict("malformed", f"ended by {ends[0]}, not {(truth.finish, truth.stop)}")
     if truth.usage is not None and any(usage != truth.usage for usage in usages):
-        return Verdict("malformed", f"usage {usages}, not {truth.usage}")
+        prompt, output = truth.usage
+        across = [(p, o) for p, o in usages if p == prompt and output < o <= output + STOP_MORE]
+        if not (isinstance(truth.stop, str) and across == usages):
+            return Verdict("malformed", f"usage {usages}, not {truth.usage}")
+        return Verdict("correct", over_counted=True)
     return Verdict("correct")
 
 
@@ -137,11 +142,13 @@ class Tally:
     malformed: int = 0
     cut_by_gateway_death: int = 0
     left: int = 0
+    over_counted: int = 0  # of the correct ones
     turned_away: int = 0  # and asked again: no stream of its own
     examples: list[str] = field(default_factory=list)
 
     def add(self, verdict: Verdict, name: str) -> None:
         self.streams += verdict.kind != "turned_away"
+        self.over_counted += verdict.over_counted
         attribute = {"cut": "cut_by_gateway_death"}.get(verdict.kind, verdict.kind)
         setattr(self, attribute, getattr(self, attribute) + 1)
         if verdict.kind not in ("correct", "left", "cut", "turned_away") and len(self.examples) < 20:

@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,10 +38,10 @@ def rank(values: Sequence[float], share: float) -> float | None:
     return round(ordered[max(0, math.ceil(share * len(ordered)) - 1)], 4) if ordered else None
 
 
-def seams_of(folder: Path) -> list[list[Seam]]:
-    """Of each stream that went on elsewhere."""
-    rows = [json.loads(line) for path in folder.glob("run.jsonl*") for line in path.read_text().splitlines()]
-    return [row["seams"] for row in rows if "seams" in row]
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    """Of the run log, all lives of the gateway together. A killed one may have left half a line."""
+    lines = [line for path in folder.glob("run.jsonl*") for line in path.read_text().splitlines()]
+    return [json.loads(line) for line in lines if line.endswith("}")]
 
 
 def noticed_s(seams: Sequence[Seam], strikes: Sequence[Strike], numbers: Mapping[str, int]) -> list[float]:
@@ -61,10 +62,11 @@ def report(
     tally: Tally,
     faults: Faults,
     took_s: float,
-    streams: Sequence[Sequence[Seam]],
+    rows: Sequence[Mapping[str, Any]],
     numbers: Mapping[str, int],
 ) -> dict[str, Any]:
     """`seam_own`: a pause less the time from the sending of the rest to its first text."""
+    streams = [row["seams"] for row in rows if "seams" in row]
     seams = [seam for stream in streams for seam in stream]
     longest = [max(seam["pause_s"] for seam in stream) for stream in streams]
     own = [seam["pause_s"] - seam["ttft_s"] for seam in seams]
@@ -83,5 +85,6 @@ def report(
         "noticed": len(noticed),
         "noticed_p50_s": rank(noticed, 0.5),
         "noticed_p99_s": rank(noticed, 0.99),
+        "gave_up": dict(Counter(row["gave_up"] for row in rows if "gave_up" in row)),
         "not_as_ordered": faults.failed,
     }

@@ -19,7 +19,7 @@ from core.errors import UpstreamFailed, UpstreamTimeout
 from pools.connection import ConnectionLost, Wires
 from tests.chaos.faults import ALL_KINDS, APART_S, Faults
 from tests.chaos.mix import Tally, Truth, Verdict, Wish, judge, wishes
-from tests.chaos.report import report, seams_of, slope
+from tests.chaos.report import report, rows_of, slope
 from tests.chaos.truths import AskedTruths, EmulatedTruths
 from tests.chaos.world import World, emulated_world, fds_of, leftovers, rss_bytes_of, vllm_world
 
@@ -143,7 +143,7 @@ async def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     finally:
         await world.close()
     leaked["children"] = leftovers(world.instances)
-    said = report(args, run.tally, faults, took_s, seams_of(folder), world.numbers)
+    said = report(args, run.tally, faults, took_s, rows_of(folder), world.numbers)
     said |= {"leaked": leaked, "rss_slope_bytes_per_request": slope(run.samples)}
     return {**said, "faults_of_the_gateways_own": len(faulty), "load": os.getloadavg()}
 

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from core.errors import Overloaded
 from core.instances import State
@@ -97,6 +98,82 @@ def test_a_freed_slot_goes_to_the_earliest_deadline() -> None:
     assert [ticket for ticket, _ in world.placed] == [early]
     slots[1].release()
     assert [ticket for ticket, _ in world.placed] == [early, late]
+
+
+def test_who_is_late_anyway_waits_for_those_who_are_not() -> None:
+    world = World("short")
+    world.fill(0, 4)
+    late, next_late, in_time = (Ticket(ask(deadline_s=at), None) for at in (1.0, 2.0, 9.0))
+    for ticket in (late, next_late, in_time):
+        assert world.router.submit(ticket, 0.0) is None
+    (instance,) = world.router.instances.values()
+    for _ in range(3):
+        instance.sequences -= 1  # room, without a pump
+        world.router.pump(5.0)
+    assert [ticket for ticket, _ in world.placed] == [in_time, late, next_late]
+    assert late.late and not in_time.late
+
+
+def test_an_answer_that_goes_on_waits_behind_nobody() -> None:
+    world = World("short")
+    world.fill(0, 4)
+    goes_on = Ticket(ask(deadline_s=1.0), None, frozenset({"gone"}))
+    for ticket in (Ticket(ask(deadline_s=9.0), None), goes_on):
+        world.router.submit(ticket, 0.0)
+    (instance,) = world.router.instances.values()
+    instance.sequences -= 1
+    world.router.pump(5.0)
+    assert [ticket for ticket, _ in world.placed] == [goes_on]
+
+
+def test_batch_waits_for_all_others_and_is_served() -> None:
+    world = World("short")
+    slots = world.fill(0, 4)
+    batch = Ticket(structs.replace(ask(deadline_s=1.0), batch=True), None)
+    other = Ticket(ask(deadline_s=9.0), None)
+    for ticket in (batch, other):
+        world.router.submit(ticket, 0.0)
+    slots[0].release()
+    slots[1].release()
+    assert [ticket for ticket, _ in world.placed] == [other, batch]
+
+
+def test_a_key_that_floods_the_queue_waits_for_the_others() -> None:
+    """One key asks ten times as often as the other, and twice as much as is served."""
+    world = World("short", max_queue=10_000)
+    running: list[tuple[float, Slot]] = []
+    served: dict[str, int] = {"flood": 0, "light": 0}
+    asked = dict(served)
+    world.router.bind(lambda: None)
+    for step in range(2000):
+        now_s = step / 20
+        for key in ("flood",) * 2 + (("light",) if step % 5 == 0 else ()):
+            asked[key] += 1
+            ticket = Ticket(structs.replace(ask(deadline_s=now_s + 2.0), key=key), None)
+            slot = world.router.submit(ticket, now_s)
+            if slot is not None:
+                world.placed.append((ticket, slot))
+        for ended in [one for one in running if one[0] <= now_s]:
+            running.remove(ended)
+            ended[1].release()
+        world.router.pump(now_s)
+        for ticket, slot in world.placed:
+            served[ticket.ask.key] += ticket.ask.deadline_s >= now_s
+            slot.first_token()
+            running.append((now_s + 0.2, slot))
+        world.placed.clear()
+    assert served["light"] > 0.95 * asked["light"]
+    assert 0.25 * asked["flood"] < served["flood"] < 0.75 * asked["flood"]
+
+
+def test_a_shared_instance_serves_the_earliest_deadline_of_all_pools() -> None:
+    world = World("long")
+    slots = world.fill(2, 4)
+    short, long = Ticket(ask(0, deadline_s=9.0), None), Ticket(ask(2, deadline_s=5.0), None)
+    for ticket in (short, long):
+        world.router.submit(ticket, 0.0)
+    slots[0].release()
+    assert [ticket for ticket, _ in world.placed] == [long]
 
 
 def test_a_newcomer_does_not_overtake_an_earlier_deadline() -> None:
