@@ -248,8 +248,9 @@ def _park_s(knowledge: Knowledge, name: str) -> dict[int, float]:
 def _patient(
     one: ServiceState, wanted: Wanted, mine: list[SeenInstance], now_s: float, knowledge: Knowledge, view: View
 ) -> tuple[ServiceState, Wanted]:  # fmt: skip
-    """A surplus must have been one for a while, and starts of an hour are counted, so that nothing thrashes. What an
-    operator ordered waits for neither."""
+    """A surplus must have been one for a while, and starts of an hour are counted, so that nothing thrashes. An
+    emergency may start more, but beyond the budget nothing is drained: what goes is what the next one would start
+    again. What an operator ordered waits for none of that."""
     settings = knowledge.settings
     live = sum(1 for i in mine if i.state in LIVE)
     fewer = live > sum(wanted.counts.values())
@@ -259,9 +260,10 @@ def _patient(
     recent = sum(1 for at_s in one.starts_s if now_s - at_s < HOUR_S)
     urgent = any(standing.rungs for standing in one.standings.values()) or one.health.harmed_until_s > now_s
     starts = settings.most_changes if urgent else min(settings.most_changes, max(0, int(budget) - recent))
+    spent = recent >= int(budget)
     if lacking(view.overrides, view.name, wanted.counts, mine):
-        starts, patient = settings.most_changes, False
-    return replace(one, surplus_s=since_s), replace(wanted, starts=starts, drain=not (patient or urgent))
+        starts, patient, spent = settings.most_changes, False, False
+    return replace(one, surplus_s=since_s), replace(wanted, starts=starts, drain=not (patient or urgent or spent))
 
 
 def _failures(one: ServiceState, mine: list[SeenInstance], now_s: float) -> ServiceState:

@@ -1,0 +1,63 @@
+"""Starts of an hour are bounded, whatever plans and emergencies say, and whatever an operator orders is no thrash."""
+
+from dataclasses import replace
+
+from controller.knowledge import Knowledge, Settings
+from controller.overrides import Impose, Order, Override
+from controller.planning import ServicePlan, Target
+from controller.pressure import Standing
+from controller.problem import Kind
+from controller.state import ControllerState, Decision, ServiceState
+from controller.tick import tick
+from core.instances import Seen, SeenGpus, SeenInstance, SeenPool, Start, State, Stop
+from tests.unit.test_planning import NAME, SPEC, asked
+
+GPUS = 16
+KNOWLEDGE = Knowledge({NAME: asked(5.0).knowledge}, gpus=GPUS)
+BUDGET = max(Settings().most_changes, int(Settings().switches_per_hour * GPUS / 100))
+POOLS = tuple(SeenPool(NAME, pool.name, pool.instances, pool.tp, 0, True) for pool in SPEC.pools)
+EMERGENCY = {"medium": Standing(1, 0.0, 1e9, "late")}
+
+
+def plan(count: int, now_s: float) -> ServicePlan:
+    target = Target(Kind(NAME, "medium", "H100", 2), count, 1200, ())
+    return ServicePlan(now_s, (target,), (1.0, 1.0, 1.0), 1.0, 2.0, 900.0, "dp")
+
+
+def decide(
+    state: ControllerState, now_s: float, ready: int, *orders: Order, wanted: int = 2, emergency: bool = False
+) -> tuple[ControllerState, Decision]:
+    one = state.services.get(NAME, ServiceState())
+    state = replace(state, services={NAME: replace(one, standings=EMERGENCY if emergency else {})})
+    instances = tuple(SeenInstance(f"i{n}", NAME, "medium", 2, State.READY, 0, 0.0) for n in range(ready))
+    seen = Seen(now_s, POOLS, instances, gpus=SeenGpus(GPUS, 2 * ready), wall_s=now_s)
+    return tick(state, seen, KNOWLEDGE, 1.0, {NAME: plan(wanted, now_s)}, orders)
+
+
+def count(decision: Decision, kind: type) -> int:
+    return sum(isinstance(action, kind) for action in decision.actions)
+
+
+def test_a_load_that_jumps_between_emergency_and_nothing_does_not_thrash() -> None:
+    state, ready, started = ControllerState(), 2, list[float]()
+    for minute in range(240):
+        high = minute % 10 < 5
+        state, decision = decide(state, 60.0 * minute, ready, wanted=6 if high else 2, emergency=high)
+        started += [60.0 * minute] * count(decision, Start)
+        ready += count(decision, Start) - count(decision, Stop)
+    within_an_hour = [sum(at_s <= other_s < at_s + 3600 for other_s in started) for at_s in started]
+    assert started and max(within_an_hour) <= BUDGET + Settings().most_changes
+
+
+def test_beyond_the_budget_an_emergency_still_starts_but_nothing_goes() -> None:
+    spent = ControllerState({NAME: ServiceState(starts_s=(100.0,) * BUDGET, surplus_s=0.0)})
+    assert count(decide(spent, 1000.0, 2, wanted=4)[1], Start) == 0
+    assert count(decide(spent, 1000.0, 2, wanted=4, emergency=True)[1], Start) == 2
+    assert count(decide(spent, 1000.0, 5)[1], Stop) == 0
+    assert count(decide(spent, 3800.0, 5)[1], Stop) == 3, "an hour later"
+
+
+def test_what_an_operator_orders_is_outside_of_the_budget() -> None:
+    spent = ControllerState({NAME: ServiceState(starts_s=(100.0,) * BUDGET, surplus_s=0.0)})
+    floor = Override("one", "floor", 1e6, NAME, "medium", instances=4)
+    assert count(decide(spent, 1000.0, 2, Impose(floor))[1], Start) == 2
