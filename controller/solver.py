@@ -250,12 +250,14 @@ class Programme:
 
     def by_parts(self, limits: Limits) -> Plan | None:
         """The LP's whole instances are kept but one of each column, and columns far from use are left out; what remains
-        is a small integer programme. The LP's cost is the bound."""
+        is a small integer programme. The LP's cost is the bound. Where its answer is not near enough to that, the whole
+        programme goes on from it for as long as is left."""
         for n in self.n:
             n.integer = False
         lp = self._run(limits)
         if lp is None:
             return None
+        spent_s = lp.solve_time().total_seconds()
         values, reduced = lp.variable_values(self.n), lp.reduced_costs(self.n)
         bound_w = lp.objective_value()
         for n, column, value, price in zip(self.n, self.columns, values, reduced, strict=True):
@@ -265,7 +267,20 @@ class Programme:
             elif value < SLIP and price > NEAR * self.problem.cost_w(column):
                 n.upper_bound = 0.0
         found = self._run(limits)
-        return None if found is None else self._plan(found, bound_w)
+        if found is None:
+            return None
+        plan = self._plan(found, bound_w)
+        spent_s += found.solve_time().total_seconds()
+        if plan.gap <= limits.gap or (limits.time_s is not None and spent_s >= limits.time_s):
+            return plan
+        for n, column in zip(self.n, self.columns, strict=True):
+            n.lower_bound, n.upper_bound = 0.0, self._most(column)
+        left = limits if limits.time_s is None else replace(limits, time_s=limits.time_s - spent_s)
+        whole = self.whole(left, plan)
+        if whole is None:
+            return plan
+        best = min(plan, whole, key=lambda one: one.cost_w)
+        return replace(best, bound_w=max(plan.bound_w, whole.bound_w))
 
     def _run(self, limits: Limits, hint: mathopt.SolutionHint | None = None) -> mathopt.SolveResult | None:
         parameters = mathopt.SolveParameters(relative_gap_tolerance=limits.gap, node_limit=limits.nodes, random_seed=1)
