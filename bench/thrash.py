@@ -49,14 +49,14 @@ def measured(options: argparse.Namespace, load: Load, lengths: list[Arrival]) ->
         shipped_service(options.service), load_engine_model(options.service), lambda: iter(made), predictor="0.81",
         seed=options.seed,
     )  # fmt: skip
-    ran = simulate(joulegate_setup(case, options.gpus, Settings()), made)
+    ran = simulate(joulegate_setup(case, options.gpus, Settings(park=options.park)), made)
     row = figures(ran, Rates())
     worst = [one for one in ran.tally.classes if one.arrived >= 100 and one.attainment is not None]
     return {
         "load": load.name, "requests": row["requests"], "starts": ran.switches.starts,
         "starts_per_hour_per_100_gpus": row["switches_per_hour_per_100_gpus"], "kwh": row["energy_kwh"],
         "attainment": row["attainment_all"], "worst_class": min(one.attainment or 0.0 for one in worst),
-        "shed": row["shed"], "switching_kwh": row["energy_by_cause"]["switching"],
+        "shed": row["shed"], "parks": row["parks"], "switching_kwh": row["energy_by_cause"]["switching"],
     }  # fmt: skip
 
 
@@ -82,6 +82,7 @@ def main() -> None:
     )
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--park", action="store_true", help="what is not needed sleeps before it ends")
     parser.add_argument("--only", default="", help="loads whose name holds this")
     parser.add_argument("--out", type=Path, default=Path("build/thrash.json"))
     options = parser.parse_args()

@@ -10,7 +10,7 @@ from controller.overrides import Override, excluded, ordered, paused
 from controller.planning import Ask, Asked, Ordered
 from controller.reconcile import LIVE
 from controller.state import ServiceState
-from core.instances import Seen
+from core.instances import Seen, State
 
 MINUTE_S = 60.0
 
@@ -36,7 +36,8 @@ def ask_for(
         others = sum(i.tp for i in seen.instances if i.service not in asks and not i.adopted)
         knowledge = replace(knowledge, gpus=max(1, knowledge.gpus - len(excluded(overrides)) - others))
     orders = ordered(overrides, seen.pools)
-    return Ask(knowledge, asks, _current(seen), seen.now_s, seen.wall_s, reason, orders)
+    live, asleep = _counted(seen, LIVE), _counted(seen, (State.PARKED,))
+    return Ask(knowledge, asks, live, seen.now_s, seen.wall_s, reason, orders, asleep)
 
 
 def plannable(name: str, knowledge: Knowledge) -> bool:
@@ -73,9 +74,9 @@ def due(one: ServiceState, seen: Seen, knowledge: Knowledge, orders: Ordered) ->
     return ""
 
 
-def _current(seen: Seen) -> dict[tuple[str, str, int], int]:
+def _counted(seen: Seen, states: Sequence[State]) -> dict[tuple[str, str, int], int]:
     counted: dict[tuple[str, str, int], int] = {}
     for i in seen.instances:
-        if i.state in LIVE and not i.adopted:
+        if i.state in states and not i.adopted:
             counted[i.service, i.pool, i.tp] = counted.get((i.service, i.pool, i.tp), 0) + 1
     return counted

@@ -81,7 +81,7 @@ class ColumnTable:
         self._eta = problem.eta
         self._current = dict(problem.current)
         self._switch = {
-            (s.service, s.gpu, s.tp): (problem.switch_w(s.start_j), problem.switch_w(s.stop_j))
+            (s.service, s.gpu, s.tp): tuple(map(problem.switch_w, (s.start_j, s.stop_j, s.wake_j)))
             for s in problem.switches
         }
         self._kinds = list(dict.fromkeys(column.kind for column in columns))
@@ -90,15 +90,17 @@ class ColumnTable:
         self._rps = np.array([column.rps for column in columns])
         self._tp = np.array([column.kind.tp for column in columns], dtype=np.int64)
         self._cost_w = np.array([problem.cost_w(c) + cap_price * c.peak_w for c in columns])
-        known = [self._switch.get((k.service, k.gpu, k.tp), (0.0, 0.0)) for k in self._kinds]
-        self._start_w, self._stop_w = np.array([k[0] for k in known]), np.array([k[1] for k in known])
+        known = [self._switch.get((k.service, k.gpu, k.tp), (0.0, 0.0, 0.0)) for k in self._kinds]
+        self._start_w, self._stop_w, self._wake_w = (np.array([k[at] for k in known]) for at in range(3))
+        asleep = dict(problem.asleep)
+        self._asleep = np.array([asleep.get(kind, 0) for kind in self._kinds], dtype=np.int64)
         self._held = np.array([self._current.get(kind, 0) for kind in self._kinds], dtype=np.int64)
 
     def empty_w(self, pools: Sequence[Demand]) -> float:
         """Stopping whatever runs in these pools."""
         names = {(demand.service, demand.pool) for demand in pools}
         return sum(
-            count * self._switch.get((k.service, k.gpu, k.tp), (0.0, 0.0))[1]
+            count * self._switch.get((k.service, k.gpu, k.tp), (0.0, 0.0, 0.0))[1]
             for k, count in self._current.items()
             if (k.service, k.pool) in names
         )
@@ -188,9 +190,10 @@ class ColumnTable:
     def _change_w(self, kind: Ints, counts: Ints) -> Floats:
         """Of having `counts` instances, against stopping all that run."""
         held = self._held[kind]
-        started = np.maximum(0, counts - held) * self._start_w[kind]
+        missing = np.maximum(0, counts - held)
+        woken = np.minimum(missing, self._asleep[kind])
         kept = np.minimum(counts, held) * self._stop_w[kind]
-        changed: Floats = started - kept
+        changed: Floats = woken * self._wake_w[kind] + (missing - woken) * self._start_w[kind] - kept
         return changed
 
 

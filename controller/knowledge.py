@@ -38,12 +38,15 @@ class Settings:
 @dataclass(frozen=True, slots=True)
 class ServiceKnowledge:
     """`model` None: what an instance draws and carries is not known, so its pools stay as they are configured.
-    `switch_j`: by TP, joules of a start and of a stop as they were recorded; without one the model's are taken."""
+    `switch_j`: by TP, joules of a start and of a stop as they were recorded; without one the model's are taken.
+    `wake_j`: by TP, of waking one that sleeps. `reshard_j`: (TP before, TP after, joules) of re-shards, as recorded."""
 
     spec: ServiceSpec
     model: EngineModel | None
     step_tokens: Mapping[int, int] = field(default_factory=dict)  # by TP, for instances that are started anew
     switch_j: Mapping[int, tuple[float, float]] = field(default_factory=dict)
+    wake_j: Mapping[int, float] = field(default_factory=dict)
+    reshard_j: tuple[tuple[int, int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

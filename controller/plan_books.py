@@ -14,8 +14,8 @@ SLIP = 1e-5  # relative: solvers keep their rows to about 1e-7
 
 
 def switch_joules(problem: Problem, counts: Mapping[Kind, int]) -> float:
-    """Joules from what runs now to `counts`: moves first, the ones that save most before the others, then starts and
-    stops. Where several moves compete the solver may find a cheaper pairing."""
+    """Joules from what runs now to `counts`: moves first, the ones that save most before the others, then what sleeps
+    is woken, then starts and stops. Where several moves compete the solver may find a cheaper pairing."""
     costs = {(one.service, one.gpu, one.tp): one for one in problem.switches}
     current = dict(problem.current)
     more: dict[Kind, int] = {}
@@ -40,6 +40,11 @@ def switch_joules(problem: Problem, counts: Mapping[Kind, int]) -> float:
             less[move.before] -= moved
             more[move.after] -= moved
             total_j += moved * move.joules
+    for kind, asleep in problem.asleep:
+        woken = min(asleep, more.get(kind, 0))
+        if woken and (known := costs.get((kind.service, kind.gpu, kind.tp))):
+            more[kind] -= woken
+            total_j += woken * known.wake_j
     total_j += sum(count * start_j(kind) for kind, count in more.items())
     return total_j + sum(count * stop_j(kind) for kind, count in less.items())
 

@@ -7,8 +7,8 @@ Pure, and slow: tenths of a second, so it runs beside the loop and not in a tick
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
 from controller.demand import Demand, pool_mixes
@@ -16,7 +16,7 @@ from controller.dynamic import first_plan
 from controller.knowledge import Knowledge, ServiceKnowledge
 from controller.loads import Mix, rate, scaled
 from controller.pricing import columns_of, sequence_w
-from controller.problem import Bound, Column, Kind, NodeShape, Plan, Problem, SwitchJoules
+from controller.problem import Bound, Column, Kind, Move, NodeShape, Plan, Problem, SwitchJoules
 from controller.problem import Demand as PoolDemand
 from core.instances import Shape
 from predictor.load import Rates
@@ -112,7 +112,7 @@ class ServicePlan:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a plan is to be made of, and why. `current`: live instances by (service, pool, TP)."""
+    """What a plan is made of, and why. `current`: live instances by (service, pool, TP); `asleep`: parked ones."""
 
     knowledge: Knowledge
     asked: Mapping[str, Asked]
@@ -121,6 +121,7 @@ class Ask:
     wall_s: float
     reason: str = ""
     ordered: Ordered = Ordered()
+    asleep: Mapping[tuple[str, str, int], int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,22 +270,27 @@ def _problem(ask: Ask, parts: Sequence[Part]) -> Problem:
     settings, knowledge = ask.knowledge.settings, ask.knowledge
     named = {part.name: part for part in parts}
     demanded = {(demand.service, demand.pool) for part in parts for demand in part.demands}
-    current = [
-        (Kind(service, pool, named[service].model.gpu, tp), count)
-        for (service, pool, tp), count in ask.current.items()
-        if count and (service, pool) in demanded
-    ]
+
+    def kinds(there: Mapping[tuple[str, str, int], int]) -> tuple[tuple[Kind, int], ...]:
+        return tuple(
+            (Kind(service, pool, named[service].model.gpu, tp), count)
+            for (service, pool, tp), count in there.items()
+            if count and (service, pool) in demanded
+        )
+
     return Problem(
         columns=tuple(column for part in parts for column in part.columns),
         demands=tuple(demand for part in parts for demand in part.demands),
         nodes=tuple(node for gpu in dict.fromkeys(p.model.gpu for p in parts) for node in _nodes(gpu, knowledge)),
         horizon_s=settings.horizon_s,
-        current=tuple(current),
+        current=kinds(ask.current),
+        asleep=kinds(ask.asleep),
         switches=tuple(
-            switch_joules(part.name, part.model, tp, ask.asked[part.name].knowledge.switch_j)
+            switch_joules(part.name, part.model, tp, ask.asked[part.name].knowledge)
             for part in parts
             for tp in part.model.points
         ),
+        moves=tuple(move for part in parts for move in _moves(part, ask.asked[part.name].knowledge)),
         floors=tuple((part.name, settings.floor) for part in parts),
         bounds=tuple(bound for bound in ask.ordered.bounds if (bound.service, bound.pool) in demanded),
         spare=frozenset(named) if settings.spare else frozenset(),
@@ -301,16 +307,24 @@ def _nodes(gpu: str, knowledge: Knowledge) -> tuple[NodeShape, ...]:
     return tuple(shape for shape in shapes if shape.gpus * shape.count)
 
 
-def switch_joules(
-    service: str, model: EngineModel, tp: int, recorded: Mapping[int, tuple[float, float]]
-) -> SwitchJoules:  # fmt: skip
+def _moves(part: Part, known: ServiceKnowledge) -> Iterator[Move]:
+    """Re-shards within a pool cost what they were recorded to cost, where that is less than a start and a stop."""
+    for before, after, joules in known.reshard_j:
+        for demand in part.demands:
+            kind = partial(Kind, part.name, demand.pool, part.model.gpu)
+            yield Move(kind(before), kind(after), joules)
+
+
+def switch_joules(service: str, model: EngineModel, tp: int, known: ServiceKnowledge) -> SwitchJoules:
     """As recorded; for a TP that never was, as a GPU of the others; else idle watts for the model's time."""
+    recorded = known.switch_j
+    wake_j = known.wake_j.get(tp, model.parked_w * tp * model.switch.unpark_s)
     if not recorded:
-        return SwitchJoules(service, model.gpu, tp, model.idle_w * tp * model.start_s, 0.0)
+        return SwitchJoules(service, model.gpu, tp, model.idle_w * tp * model.start_s, 0.0, wake_j)
     per_gpu = [(start_j / size, stop_j / size) for size, (start_j, stop_j) in recorded.items()]
     mean_j, mean_stop_j = (sum(side) / len(per_gpu) for side in zip(*per_gpu, strict=True))
     start_j, stop_j = recorded.get(tp, (tp * mean_j, tp * mean_stop_j))
-    return SwitchJoules(service, model.gpu, tp, start_j, stop_j)
+    return SwitchJoules(service, model.gpu, tp, start_j, stop_j, wake_j)
 
 
 def _at_least(mix: Mix) -> Mix:

@@ -86,13 +86,15 @@ class NodeShape:
 
 @dataclass(frozen=True, slots=True)
 class SwitchJoules:
-    """Joules of bringing one instance up and of draining one, from the history of real transitions."""
+    """Joules of bringing one instance up, of draining one and of waking one that sleeps, from the history of real
+    transitions."""
 
     service: str
     gpu: str
     tp: int
     start_j: float
     stop_j: float
+    wake_j: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,8 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One plan over all services of an inventory, for `horizon_s`.
+    """One plan over all services of an inventory, for `horizon_s`. `asleep`: parked instances, which are woken before
+    any of their kind is started.
 
     `floors`: (service, instances that must be ready whatever the load). `bounds`: of pools, at most one each.
     `spare`: services whose capacity without their largest instance must still carry their load (N+1 of the cluster, not
@@ -130,6 +133,7 @@ class Problem:
     nodes: tuple[NodeShape, ...]
     horizon_s: float = 1800.0
     current: tuple[tuple[Kind, int], ...] = ()
+    asleep: tuple[tuple[Kind, int], ...] = ()
     switches: tuple[SwitchJoules, ...] = ()
     moves: tuple[Move, ...] = ()
     floors: tuple[tuple[str, int], ...] = ()

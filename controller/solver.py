@@ -196,9 +196,9 @@ class Programme:
         return missing
 
     def _changes(self) -> None:
-        """Instances of a kind = those there now + started - stopped + moved in - moved out."""
+        """Instances of a kind = those there now + started + woken - stopped + moved in - moved out."""
         problem, switches = self.problem, {(s.service, s.gpu, s.tp): s for s in self.problem.switches}
-        held = dict(problem.current)
+        held, asleep = dict(problem.current), dict(problem.asleep)
         balance: dict[Kind, dict[mathopt.Variable, float]] = {}
         for kind in {**self.by_kind, **held}:
             terms = {self.n[place]: 1.0 for place in self.by_kind.get(kind, ())}
@@ -206,6 +206,10 @@ class Programme:
                 started, stopped = self.model.add_variable(lb=0.0), self.model.add_variable(lb=0.0)
                 terms |= {started: -1.0, stopped: 1.0}
                 self.moved += [(costs.start_j, started), (costs.stop_j, stopped)]
+                if sleepers := asleep.get(kind, 0):
+                    woken = self.model.add_variable(lb=0.0, ub=float(sleepers))
+                    terms[woken] = -1.0
+                    self.moved.append((costs.wake_j, woken))
                 balance[kind] = terms
         for move in problem.moves:
             if move.before in balance and move.after in balance:

@@ -224,6 +224,8 @@ def _knowledge_row(knowledge: Knowledge) -> Row:
             "model": [one.model.model, one.model.gpu] if one.model is not None else None,
             "step_tokens": {str(tp): tokens for tp, tokens in one.step_tokens.items()},
             "switch_j": {str(tp): joules for tp, joules in one.switch_j.items()},
+            "wake_j": {str(tp): joules for tp, joules in one.wake_j.items()},
+            "reshard_j": one.reshard_j,
         }
         for name, one in knowledge.services.items()
     }
@@ -244,6 +246,8 @@ def _knowledge_of(row: Row) -> Knowledge:
             _model_of(*one["model"]) if one["model"] is not None else None,
             {int(tp): tokens for tp, tokens in one["step_tokens"].items()},
             {int(tp): (start_j, stop_j) for tp, (start_j, stop_j) in one.get("switch_j", {}).items()},
+            {int(tp): joules for tp, joules in one.get("wake_j", {}).items()},
+            tuple((before, after, joules) for before, after, joules in one.get("reshard_j", ())),
         )
         for name, one in row["services"].items()
     }

@@ -38,6 +38,7 @@ from core.instances import AS_CONFIGURED, Action, Seen, SeenInstance, SeenServic
 
 Notes = list[Mapping[str, object]]
 HOUR_S = 3600.0
+EMERGENCIES = 2  # budgets of an hour that starts may take with those of emergencies, before nothing goes any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,15 +243,15 @@ def _park_s(knowledge: Knowledge, name: str) -> dict[int, float]:
     if model is None or model.parked_w <= model.bare_idle_w:
         return {}
     extra_w = model.parked_w - model.bare_idle_w
-    return {tp: switch_joules(name, model, tp, known.switch_j).start_j / (extra_w * tp) for tp in model.points}
+    return {tp: switch_joules(name, model, tp, known).start_j / (extra_w * tp) for tp in model.points}
 
 
 def _patient(
     one: ServiceState, wanted: Wanted, mine: list[SeenInstance], now_s: float, knowledge: Knowledge, view: View
 ) -> tuple[ServiceState, Wanted]:  # fmt: skip
     """A surplus must have been one for a while, and starts of an hour are counted, so that nothing thrashes. An
-    emergency may start more, but beyond the budget nothing is drained: what goes is what the next one would start
-    again. What an operator ordered waits for none of that."""
+    emergency may start more, but beyond twice the budget nothing is drained: what goes is what the next one would
+    start again. What an operator ordered waits for none of that."""
     settings = knowledge.settings
     live = sum(1 for i in mine if i.state in LIVE)
     fewer = live > sum(wanted.counts.values())
@@ -260,7 +261,7 @@ def _patient(
     recent = sum(1 for at_s in one.starts_s if now_s - at_s < HOUR_S)
     urgent = any(standing.rungs for standing in one.standings.values()) or one.health.harmed_until_s > now_s
     starts = settings.most_changes if urgent else min(settings.most_changes, max(0, int(budget) - recent))
-    spent = recent >= int(budget)
+    spent = recent >= EMERGENCIES * int(budget)
     if lacking(view.overrides, view.name, wanted.counts, mine):
         starts, patient, spent = settings.most_changes, False, False
     return replace(one, surplus_s=since_s), replace(wanted, starts=starts, drain=not (patient or urgent or spent))

@@ -220,7 +220,8 @@ def known(gateway: Gateway, config: ControllerConfig, mode: str, gpus: int, tran
         spec, model = service.spec, service.fleet.model
         if model is not None and service.fleet.launcher.managed:
             steps = {tp: step_tokens(model, tp, max(model.clocks_mhz), spec.slo.tbt_s) for tp in model.points}
-            services[name] = ServiceKnowledge(spec, model, steps, transitions.switch_j(name))
+            costs = transitions.switch_j(name), transitions.wake_j(name), transitions.reshard_j(name)
+            services[name] = ServiceKnowledge(spec, model, steps, *costs)
     return Knowledge(services, settings_of(config), gpus, config.node_gpus, mode)
 
 

@@ -148,6 +148,16 @@ class Transitions:
                 found[tp] = round(start_j, 1), round(known.get(("stop", tp)) or 0.0, 1)
         return found
 
+    def wake_j(self, service: str) -> dict[int, float]:
+        """By TP, joules of waking an instance, as recorded."""
+        mine = [c for c in self.costs() if (c.kind.service, c.kind.kind) == (service, "wake")]
+        return {c.kind.tp: round(c.joules, 1) for c in mine if c.joules is not None}
+
+    def reshard_j(self, service: str) -> tuple[tuple[int, int, float], ...]:
+        """(TP before, TP after, joules), as recorded: from the new one's start to the old one's end."""
+        mine = [c for c in self.costs() if (c.kind.service, c.kind.kind) == (service, "reshard")]
+        return tuple((c.kind.from_tp, c.kind.tp, round(c.joules, 1)) for c in mine if c.joules is not None)
+
     async def run(self) -> None:
         """For ever, in the order of events."""
         while True:

@@ -139,7 +139,9 @@ class SimCluster:
             )
             for index, pool in enumerate(self.spec.pools)
         )  # fmt: skip
-        instances = tuple(member.instance.seen(self.spec.name, clock_knob=True) for member in self.members.values())
+        instances = tuple(
+            member.instance.seen(self.spec.name, clock_knob=True, parks=True) for member in self.members.values()
+        )
         service = SeenService(self.spec.name, self.counts.seen(), self.meter.watts)
         gpus = SeenGpus(self.stock.total, self.stock.used + self.stock.reserved, self.stock.bare)
         return Seen(now_s, pools, instances, (service,), gpus, now_s)

@@ -76,6 +76,25 @@ def test_switching_costs_count() -> None:
     assert plan.switch_j > 0 or plan.counts() == dict(task.current)
 
 
+def test_what_sleeps_is_woken_before_anything_starts() -> None:
+    kind = Kind("chat", "short", "H100", 2)
+    task = Problem(
+        (column(tp=2, rps=1.0),), problem((3.0,)).demands, (NodeShape("H100", 8),), current=((kind, 1),),
+        asleep=((kind, 1),), switches=(SwitchJoules("chat", "H100", 2, 1000.0, 100.0, 30.0),),
+    )  # fmt: skip
+    assert first_plan(task).switch_j == 1030.0
+    assert first_plan(replace(task, asleep=())).switch_j == 2000.0
+
+
+def test_a_kind_that_sleeps_is_rather_taken_than_one_that_must_start() -> None:
+    asleep = Kind("chat", "short", "H100", 4)
+    costs = tuple(SwitchJoules("chat", "H100", tp, 9e5, 0.0, 100.0) for tp in (2, 4))
+    columns = (column(tp=2, rps=2.0, watts=900.0), column("short", 4, rps=2.0, watts=1000.0))
+    task = Problem(columns, problem((2.0,)).demands, (NodeShape("H100", 8),), switches=costs)
+    assert first_plan(task).counts() == {Kind("chat", "short", "H100", 2): 1}
+    assert first_plan(replace(task, asleep=((asleep, 1),))).counts() == {asleep: 1}
+
+
 def test_a_group_of_eight_never_straddles_nodes_of_four() -> None:
     task = problem((2.0, 1.0, 3.0), (2, 4, 8), (NodeShape("H100", 4, 6), NodeShape("H100", 8, 1)))
     plan = first_plan(task)

@@ -43,6 +43,11 @@ KINDS = {c.kind.pool + str(c.kind.tp): c.kind for c in tiny().columns}
         tiny((2.0, 0.6), power_cap_w=2900.0),
         tiny((1.5, 0.5), eta=0.3, latency_w=100.0),
         tiny((1.5, 0.5), bounds=(Bound("chat", "short", 2, 2),)),
+        tiny(
+            (4.0, 0.2),
+            asleep=((KINDS["short4"], 1),),
+            switches=tuple(SwitchJoules("chat", "H100", tp, 5e5, 1e4, 2e3) for tp in (2, 4)),
+        ),
         tiny((1.5, 0.5), bounds=(Bound("chat", "short", 0, 0), Bound("chat", "medium", 3))),
     ],
 )

@@ -7,8 +7,8 @@ import pytest
 
 from controller.demand import Demand, observed
 from controller.knowledge import Knowledge, ServiceKnowledge, Settings
-from controller.planning import Ask, Asked, Ordered, ServicePlan, make_plan
-from controller.problem import Bound
+from controller.planning import Ask, Asked, Ordered, ServicePlan, drafted, make_plan
+from controller.problem import Bound, Kind
 from core.instances import ClassCount
 from core.service import CLASSES, Edges, InstanceLimits, LauncherSpec, PoolSpec, ServiceSpec, Slo
 from pools.shape import step_tokens
@@ -63,3 +63,14 @@ def test_the_other_pools_are_planned_with_what_an_order_leaves_them(pool: str) -
     assert instances(plan)[pool] == 3 and plan.ordered == three.ordered
     assert sum(target.count * target.kind.tp for target in plan.targets) <= 16
     assert pool not in instances(make_plan(none)[NAME])
+
+
+def test_parked_instances_and_recorded_changes_are_what_a_plan_weighs() -> None:
+    one = asked(20.0)
+    known = replace(one.knowledge, wake_j={2: 40.0}, reshard_j=((2, 1, 700.0),))
+    task = replace(ask(20.0, 16, 8), asked={NAME: replace(one, knowledge=known)}, asleep={(NAME, "long", 2): 1})
+    found = drafted(task).problem
+    gpu = found.columns[0].kind.gpu
+    assert found.asleep == ((Kind(NAME, "long", gpu, 2), 1),)
+    assert {s.tp: s.wake_j for s in found.switches}[2] == 40.0
+    assert {(m.before.tp, m.after.tp, m.joules) for m in found.moves} == {(2, 1, 700.0)}

@@ -8,7 +8,7 @@ from controller.planning import ServicePlan, Target
 from controller.pressure import Standing
 from controller.problem import Kind
 from controller.state import ControllerState, Decision, ServiceState
-from controller.tick import tick
+from controller.tick import EMERGENCIES, tick
 from core.instances import Seen, SeenGpus, SeenInstance, SeenPool, Start, State, Stop
 from tests.unit.test_planning import NAME, SPEC, asked
 
@@ -16,6 +16,7 @@ GPUS = 16
 KNOWLEDGE = Knowledge({NAME: asked(5.0).knowledge}, gpus=GPUS)
 BUDGET = max(Settings().most_changes, int(Settings().switches_per_hour * GPUS / 100))
 POOLS = tuple(SeenPool(NAME, pool.name, pool.instances, pool.tp, 0, True) for pool in SPEC.pools)
+SPENT = EMERGENCIES * BUDGET
 EMERGENCY = {"medium": Standing(1, 0.0, 1e9, "late")}
 
 
@@ -46,18 +47,21 @@ def test_a_load_that_jumps_between_emergency_and_nothing_does_not_thrash() -> No
         started += [60.0 * minute] * count(decision, Start)
         ready += count(decision, Start) - count(decision, Stop)
     within_an_hour = [sum(at_s <= other_s < at_s + 3600 for other_s in started) for at_s in started]
-    assert started and max(within_an_hour) <= BUDGET + Settings().most_changes
+    assert started and max(within_an_hour) <= SPENT + Settings().most_changes
 
 
-def test_beyond_the_budget_an_emergency_still_starts_but_nothing_goes() -> None:
-    spent = ControllerState({NAME: ServiceState(starts_s=(100.0,) * BUDGET, surplus_s=0.0)})
+def test_beyond_twice_the_budget_an_emergency_still_starts_but_nothing_goes() -> None:
+    spent = ControllerState({NAME: ServiceState(starts_s=(100.0,) * SPENT, surplus_s=0.0)})
     assert count(decide(spent, 1000.0, 2, wanted=4)[1], Start) == 0
     assert count(decide(spent, 1000.0, 2, wanted=4, emergency=True)[1], Start) == 2
     assert count(decide(spent, 1000.0, 5)[1], Stop) == 0
     assert count(decide(spent, 3800.0, 5)[1], Stop) == 3, "an hour later"
+    planned = ControllerState({NAME: ServiceState(starts_s=(100.0,) * BUDGET, surplus_s=0.0)})
+    assert count(decide(planned, 1000.0, 2, wanted=4)[1], Start) == 0, "the budget of plans"
+    assert count(decide(planned, 1000.0, 5)[1], Stop) == 3
 
 
 def test_what_an_operator_orders_is_outside_of_the_budget() -> None:
-    spent = ControllerState({NAME: ServiceState(starts_s=(100.0,) * BUDGET, surplus_s=0.0)})
+    spent = ControllerState({NAME: ServiceState(starts_s=(100.0,) * SPENT, surplus_s=0.0)})
     floor = Override("one", "floor", 1e6, NAME, "medium", instances=4)
     assert count(decide(spent, 1000.0, 2, Impose(floor))[1], Start) == 2

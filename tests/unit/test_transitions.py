@@ -3,11 +3,13 @@
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from controller.knowledge import ServiceKnowledge
 from controller.planning import switch_joules
 from core.clock import SystemClock
 from core.service import InstanceLimits, PoolSpec
@@ -17,6 +19,7 @@ from pools.instance import Instance
 from pools.knobs import NoKnobs
 from pools.transitions import KEPT, SOON_S, Cost, Kind, Transitions
 from profiles.engine_model import load_engine_model
+from tests.unit.test_planning import SPEC
 
 MODEL = load_engine_model("llama-3.1-8b")
 
@@ -249,8 +252,11 @@ def test_records_outlive_the_process_and_only_the_newest_count(tmp_path: Path) -
 
 
 def test_the_plan_takes_what_was_recorded() -> None:
-    assert switch_joules("chat", MODEL, 2, {}).start_j == MODEL.idle_w * 2 * MODEL.start_s
-    recorded = {2: (1500.0, 100.0), 4: (5000.0, 200.0)}
+    nothing = ServiceKnowledge(SPEC, MODEL)
+    assert switch_joules("chat", MODEL, 2, nothing).start_j == MODEL.idle_w * 2 * MODEL.start_s
+    assert switch_joules("chat", MODEL, 2, nothing).wake_j == MODEL.parked_w * 2 * MODEL.switch.unpark_s
+    recorded = replace(nothing, switch_j={2: (1500.0, 100.0), 4: (5000.0, 200.0)}, wake_j={2: 90.0})
     two, eight = (switch_joules("chat", MODEL, tp, recorded) for tp in (2, 8))
+    assert two.wake_j == 90.0
     assert (two.start_j, two.stop_j) == (1500.0, 100.0)
     assert (eight.start_j, eight.stop_j) == pytest.approx((8 * 1000.0, 8 * 50.0)), "as a GPU of the others"
