@@ -19,7 +19,7 @@ SHARE ?= 1
 PLANS ?= 1000
 STAMP := $(VENV)/.installed
 
-.PHONY: help install serve test test-unit test-e2e test-vllm test-browser test-prometheus check format lock replay bench bench-self agent-kills gateway-kills reshards plans chaos live paper ablate clean
+.PHONY: help install serve test test-unit test-e2e test-vllm test-browser test-prometheus check format lock replay bench bench-self agent-kills gateway-kills reshards plans chaos live live-vllm thrash paper ablate clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -79,6 +79,14 @@ replay: install ## MINUTES of TRACE live through the emulated pools: TTFT and TB
 
 live: install ## an HOUR of TRACE at SPEED, live, with the controller off and on: joules, errors, what moved, into build/live.json
 	$(BIN)/python -m bench.live $(TRACE) --speed $(SPEED) --minutes $(HOUR) --share $(SHARE)
+
+live-vllm: install ## the controller off and on over real vLLM servers (CPU) at true speed: what starts and ends, errors, CPU seconds
+	bash tests/vllm/install.sh
+	.venv-vllm/bin/python tests/vllm/build_tiny_model.py
+	$(BIN)/python -m bench.live_vllm
+
+thrash: install ## square waves and sawteeth made to provoke thrash, simulated beside a smooth load: starts, kWh, attainment
+	$(BIN)/python -m bench.thrash
 
 bench: install ## joulegate beside nginx, vllm-router, smg, litellm (PEERS=) in turns: CPU ratios and their spread
 	$(BIN)/python -m bench.run --peers "$(PEERS)"
