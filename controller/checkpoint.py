@@ -60,7 +60,7 @@ def _service(one: ServiceState, spec: ServiceSpec, later_s: float, now_s: float)
     )  # fmt: skip
     return ServiceState(
         demand=replace(one.demand, counts=None), plan=plan, approved=_plan(one.approved, spec, later_s),
-        health=health, starts_s=starts_s,
+        health=health, starts_s=starts_s, learning=replace(one.learning, clock_mhz=0, measured_j=0.0, priced_j=0.0),
     )  # fmt: skip
 
 

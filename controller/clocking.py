@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from controller.clocks import wanted_mhz
+from controller.exploring import explored
 from controller.knowledge import ServiceKnowledge, Settings
 from controller.overrides import Override, clock_pinned, paused
 from controller.planning import ServicePlan, Target
@@ -26,7 +27,9 @@ def set_clocks(
         return one, []
     kv_tokens = {pool.name: _kv(seen, known.spec.name, pool.name) for pool in seen.pools}
     due = now_s - one.clocks_s >= settings.clock_every_s - 1e-6
-    load = _load(one, plan, seen) if due else 0.0
+    load = _load(one, plan, seen) if due or settings.learn else 0.0
+    if settings.learn:
+        one = explored(one, plan, seen, known.spec.name, load, settings)
     harmed = one.health.harmed_until_s > now_s
     actions: list[Action] = []
     for target in plan.targets:
@@ -56,6 +59,9 @@ def _of_target(
     now_mhz = max(i.clock_mhz for i in ready)
     rises = kv_tokens.get(kind.pool, 0) > 1.05 * one.kv_tokens.get(kind.pool, 0)
     mhz = wanted_mhz(target, load, len(ready), now_mhz, boost=boost, may_fall=not rises)
+    tried = one.learning.clock_mhz
+    if tried and not boost and any(price.clock_mhz == tried for price in target.clocks):
+        mhz = now_mhz if rises and tried < now_mhz else tried
     why = "boost" if boost else f"{load:.2f} of the planned load on {len(ready)}"
     return [SetClock(i.id, mhz, why) for i in mine if i.clock_mhz != mhz and _may(i, mhz)]
 

@@ -25,6 +25,7 @@ class Settings:
     merge: bool = True  # a pool may hand its classes to the next larger one
     spare: bool = False
     park: bool = False  # what is not needed sleeps for a while before it ends
+    learn: bool = False  # clocks by what they are measured to draw (controller/learning.py)
     floor: int = 2
     most_changes: int = 4
     switches_per_hour: float = 24.0

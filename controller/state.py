@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from controller.demand import Demand
+from controller.learning import Learning
 from controller.overrides import Override
 from controller.planning import Ask, ServicePlan
 from controller.pressure import Standing
@@ -45,6 +46,7 @@ class ServiceState:
     surplus_s: float | None = None
     starts_s: tuple[float, ...] = ()
     kv_tokens: Mapping[str, int] = field(default_factory=dict)
+    learning: Learning = field(default_factory=Learning)
     failures: Mapping[str, int] = field(default_factory=dict)
     retry_at_s: Mapping[str, float] = field(default_factory=dict)
 

@@ -12,6 +12,7 @@ from controller.clocking import set_clocks
 from controller.demand import observed
 from controller.due import asked, plannable
 from controller.emergency import climb
+from controller.exploring import taught
 from controller.health import judged
 from controller.knowledge import Knowledge
 from controller.overrides import (
@@ -153,7 +154,7 @@ def _watched(one: ServiceState, view: View, knowledge: Knowledge, notes: Notes) 
     health = judged(one.health, before, counts.counts, view.seen.now_s, knowledge.settings)
     if health.harmed_until_s > one.health.harmed_until_s and plannable(view.name, knowledge):
         notes.append({"note": "do_no_harm", "service": view.name, "bad_minutes": health.bad})
-    return replace(one, demand=demand, health=health)
+    return taught(replace(one, demand=demand, health=health), one.health, knowledge.settings)
 
 
 def _counts(view: View) -> SeenService | None:

@@ -134,6 +134,11 @@ class Controller(Section):
         description="Put instances that are not needed to sleep (vLLM's --enable-sleep-mode, VLLM_SERVER_DEV_MODE=1) "
         "for as long as their next start would cost, before they end.",
     )
+    learn: bool = Field(
+        default=False,
+        description="Learn what clocks really draw, by trying slower ones while there is slack; do not trust the "
+        "profile. All instances of a service have one clock meanwhile.",
+    )
     power_cap_w: float | None = Field(default=None, gt=0, description="Most watts that instances may draw. null: none.")
     solver: Literal["dynamic", "milp"] = Field(
         default="dynamic", description="milp: an integer programme betters plans."

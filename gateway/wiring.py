@@ -228,6 +228,7 @@ def known(gateway: Gateway, config: ControllerConfig, mode: str, gpus: int, tran
 def settings_of(config: ControllerConfig) -> Settings:
     return Settings(
         plan_every_s=config.plan_interval_s, eta=config.eta, spare=config.spare, park=config.park,
+        learn=config.learn,
         power_cap_w=inf if config.power_cap_w is None else config.power_cap_w,
     )  # fmt: skip
 

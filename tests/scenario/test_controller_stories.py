@@ -127,3 +127,19 @@ def test_a_load_that_comes_in_bursts_is_held_room_for(monkeypatch: pytest.Monkey
     assert ran.tally.attainment_all > 0.97
     monkeypatch.setattr(load_windows, "excess", lambda minutes, surges: 0.0)
     assert room_rps(planned(load)) < 0.8 * room_rps(setup), "surges are what the room is for"
+
+
+def test_learning_opens_clocks_one_by_one_and_keeps_the_promises() -> None:
+    load = list(wave(6.0, 6.0, 600.0, 900.0))
+    told: list[dict[str, object]] = []
+
+    class Log:
+        def record(self, row: dict[str, object]) -> None:
+            told.append(row)
+
+    ran = simulate(planned(load, learn=True), load, recorder=Log())
+    written = [act for row in told if row["kind"] == "tick" for act in row["actions"] if act["action"] == "setclock"]  # type: ignore[attr-defined]
+    tried = list(dict.fromkeys(act["clock_mhz"] for act in written if "boost" not in act["reason"]))
+    grid = sorted(model().clocks_mhz, reverse=True)
+    assert tried == grid[: len(tried)] and len(tried) >= 2, "from the fastest down, none left out"
+    assert ran.tally.attainment_all > 0.99
