@@ -98,8 +98,12 @@ class GatewayProtocol(HttpToolsProtocol):
             self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head and not self._deaf:  # a trailer is none of the request's headers
-            super().on_header(name, value)
+        if not self._in_head or self._deaf:  # a trailer is none of the request's headers
+            return
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         method = self.parser.get_method()

@@ -134,7 +134,7 @@ class Relay:
     async def _whole(self, job: Job, slot: Slot, exchange: Exchange, head: Head) -> Outcome:
         body = await exchange.body(self.limits.first_byte_timeout_s, ANSWER_LIMIT_BYTES)
         arrived_s = self.clock.now_s()
-        if any(mark in body for mark in ABORTED):
+        if ABORTED[0] in body or ABORTED[1] in body:
             error = UpstreamFailed("the instance gave up this answer")
             raise AttemptFailed(error, kind="abort", vanished=True, answered=True)
         if not body.lstrip().startswith((b"{", b"[")):
@@ -246,8 +246,11 @@ class Relay:
         """The instance's headers but for hop-by-hop ones, and the gateway's own; with joules where the answer is
         whole."""
         assert job.timing is not None and job.sized is not None
-        named = {token.strip().lower() for token in (head.get(b"connection") or b"").split(b",")}
-        kept = [(k, v) for k, v in head.headers if k not in NOT_RETURNED and k not in named]
+        kept = [pair for pair in head.headers if pair[0] not in NOT_RETURNED]
+        connection = head.get(b"connection")
+        if connection is not None:
+            named = {token.strip().lower() for token in connection.split(b",")}
+            kept = [pair for pair in kept if pair[0] not in named]
         own = [
             (b"x-request-id", job.request_id.encode()),
             (b"x-joulegate-pool", job.pool.encode()),
