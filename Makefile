@@ -19,7 +19,7 @@ SHARE ?= 1
 PLANS ?= 1000
 STAMP := $(VENV)/.installed
 
-.PHONY: help install serve test test-unit test-e2e test-vllm test-browser test-prometheus check format lock replay bench bench-self agent-kills gateway-kills reshards plans chaos live live-vllm thrash paper ablate clean
+.PHONY: help install serve test test-unit test-e2e test-vllm test-browser test-prometheus check format lock replay bench bench-self predict-cost agent-kills gateway-kills reshards plans chaos live live-vllm thrash paper ablate clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -93,6 +93,9 @@ bench: install ## joulegate beside nginx, vllm-router, smg, litellm (PEERS=) in 
 
 bench-self: install ## joulegate against itself: how large a difference is noise here
 	$(BIN)/python -m bench.run --self-check --out build/bench-self.json
+
+predict-cost: install ## p50 and p99 of one prediction of an answer's length, beside a bare numpy logistic
+	$(BIN)/python -m bench.predict_cost $(wildcard ../shared/data/alpaca_eval_outputs)
 
 agent-kills: install ## kill -9 of agent, gateway and controller in every combination, 100 runs: are clocks undone in time?
 	$(BIN)/python -m bench.agent_kills

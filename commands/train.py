@@ -32,11 +32,6 @@ def train(
     from predictor.train import TrainError, as_templates, held_out, split
     from predictor.train import train as fit
 
-    try:
-        import sklearn  # noqa: F401
-    except ImportError:
-        fail("training needs scikit-learn: pip install scikit-learn", 1)
-
     def progress(text: str) -> None:
         print(text, file=sys.stderr)  # noqa: T201
 

@@ -19,8 +19,8 @@ from predictor.distribution import NORMAL_BELOW, Distribution
 from predictor.features import Asked, Features
 from predictor.hints import Hint, Hints
 from predictor.length import RunningLengths, Sparse, quantile
-from predictor.model import LengthModel
-from predictor.said import Said, said_of, within
+from predictor.model import LengthModel, Shape
+from predictor.said import Said, within
 from predictor.track import Mean, Track
 
 SERVICE_PRIOR = 4.0  # the model's own level and spread weigh as this many answers
@@ -72,7 +72,8 @@ class Foretold(Struct, frozen=True):
     base: Said
     free_q90: float
     stretch: float
-    shape: Distribution | None = None
+    shape: Shape | None = None
+    whole: Distribution | None = None
     features: Features | None = None
     trust: float = 0.0
     hint: Hint | None = None
@@ -133,15 +134,16 @@ class Blend:
     ) -> Foretold:
         """`limit`: the most tokens that this answer can have. Pass the answer to `learn` once its length is known."""
         own, trust = self._templates.get(template), 0.0
-        shape = features = None
+        shape = whole = features = None
         if asked is None or self.model is None:
             said = base = self._running.say(template, edges)
         else:
             features = self.model.features(asked)
-            shape = Distribution(self.model.grid, self.model.shape(features), *self._where(own))
-            said = base = said_of(shape, edges)
+            shape = self.model.shape(features)
+            whole = shape.at(*self._where(own))
+            said = base = shape.said(whole, edges)
             if own is not None:
-                if own.said is None or own.edges != edges:
+                if own.said is None or (own.edges is not edges and own.edges != edges):
                     own.said, own.edges = self._running.say(template, edges), edges
                 trust = own.track.trust()
                 said = said.joined(own.said, trust)
@@ -152,7 +154,7 @@ class Blend:
         stretch = self.calibration.apply(1.0)
         held = Said(said.p, said.q50, max(said.q50, said.q90 * stretch), max(said.q50, said.q99 * stretch))
         prediction = within(held, limit, edges)
-        return Foretold(template, edges, prediction, base, held.q90, stretch, shape, features, trust, hint)
+        return Foretold(template, edges, prediction, base, held.q90, stretch, shape, whole, features, trust, hint)
 
     def length(self, told: Foretold) -> Distribution:
         """The whole distribution of what was said, without a limit; the upper half calibrated as q90 is."""
@@ -160,7 +162,7 @@ class Blend:
         logs: list[float] = []
         for share in NORMAL_BELOW:
             past = log2(quantile(below, share))
-            at = past if told.shape is None else log2(told.shape.quantile(share))
+            at = past if told.whole is None else log2(told.whole.quantile(share))
             at += told.trust * (past - at)
             if told.hint is not None:
                 at += told.hint.weight * (log2(told.hint.shape.quantile(share)) - at)
@@ -174,7 +176,7 @@ class Blend:
         self.calibration = self.calibration.learn(told.free_q90, output_tokens, cut)
         length = output_tokens
         if cut:  # the middle of what is expected of such an answer
-            length = round((told.shape or self.length(told)).quantile_after(output_tokens, 0.5))
+            length = round((told.whole or self.length(told)).quantile_after(output_tokens, 0.5))
         own = self._template(told.template)
         if not cut:
             if own.said is not None and own.edges == told.edges and told.shape is not None:
@@ -194,20 +196,22 @@ class Blend:
         double the noise. One with half of the answers or fewer stands for itself."""
         level, spread = self._level.value, self._spread.value
         if own is not None:
-            apart = min(1.0, 2.0 * max(0.0, 1.0 - own.track.answers / max(1, self._answers)))
+            apart = min(1.0, 2.0 - 2.0 * min(1.0, own.track.answers / max(1, self._answers)))
+            if apart == 0.0:
+                return level, spread
             return level + apart * own.shift.value, spread ** (1.0 - apart) * own.spread.value**apart
         if not self._known and self.model is not None:  # the less the service is known, the wider
             evidence = SERVICE_PRIOR / self._level.weight
             spread = (spread**2 + evidence * self.model.body.level_spread**2) ** 0.5
         return level, spread
 
-    def _place(self, own: Template, told: Distribution, length: int) -> None:
+    def _place(self, own: Template, told: Shape, length: int) -> None:
         """Moves service and template to where the answer lay against what the model says of its request."""
         # Deviations are measured against what the shape itself, given the request, leaves open.
-        unit = max(0.2, log2(told.quantile(0.84) / told.quantile(0.16)) / 2 / told.spread)
+        unit = max(0.2, told.width * told.base.spread)
         level, spread = self._level.value, self._spread.value
-        service = Distribution(told.grid, told.cumulative, level, spread).below(length)
-        template = Distribution(told.grid, told.cumulative, level + own.shift.value, own.spread.value).below(length)
+        service = told.at(level, spread).below(length)
+        template = told.at(level + own.shift.value, own.spread.value).below(length)
         _follow(self._level, self._spread, service, unit)
         _follow(own.shift, own.spread, template, unit)
 

@@ -52,7 +52,7 @@ class Distribution(Struct, frozen=True):
         else:
             low, high = cumulative[at - 1], cumulative[at]
             z = grid[at - 1] + (grid[at] - grid[at - 1]) * (q - low) / (high - low)
-        return float(2.0 ** min(LONGEST_LOG2, max(0.0, self.level + self.spread * z)))
+        return tokens_at(self.level + self.spread * z)
 
     def quantile_after(self, tokens: float, q: float) -> float:
         """The same once `tokens` are out and the answer goes on: of the whole length, never under `tokens`."""
@@ -65,6 +65,11 @@ class Distribution(Struct, frozen=True):
             return 0.0
         gone = min(1.0 - NARROWEST, self.below(tokens))
         return min(1.0, (self.below(edge) - gone) / (1.0 - gone))
+
+
+def tokens_at(log2_tokens: float) -> float:
+    """At least one, and no more than an answer can have."""
+    return float(2.0 ** (0.0 if log2_tokens < 0.0 else LONGEST_LOG2 if log2_tokens > LONGEST_LOG2 else log2_tokens))
 
 
 def lognormal(q50_tokens: float, q90_tokens: float) -> Distribution:

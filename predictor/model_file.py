@@ -5,6 +5,7 @@ data is read, nothing in it runs."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import isfinite
 from pathlib import Path
 
@@ -14,9 +15,10 @@ from msgspec import Struct
 from predictor.features import NAMES
 from predictor.sealed import SealError, seal, unseal, write_whole
 
-SCHEMA = 1
+SCHEMA = 2
 SHIPPED = Path(__file__).parent / "data" / "shipped.json"
 LARGEST_FILE = 64 << 20
+WIDEST = 1.5  # of the logarithm of a width: no request is more certain or less than e**1.5 times the others
 
 
 class ModelFileError(ValueError):
@@ -24,19 +26,24 @@ class ModelFileError(ValueError):
 
 
 class Body(Struct, frozen=True):
-    """`weights[i]` = one row per feature, then one per word, a column per grid point. Features are centred on `means`
-    and divided by `scales`. `level`, `level_spread` and `spread` in log2 tokens: what a service never seen is taken
-    for, how far services lie apart, and how far answers of one lie apart.
+    """In standard lengths an answer lies at `mid_bias` + `mid` x features and words, and exp(`width_bias` + `width` x
+    features) is how wide; `cumulative[i]` = probability of no more than `grid[i]` such widths beyond that. Features are
+    centred on `means` and divided by `scales`; a word is 1 where it occurs.
+    `level`, `level_spread` and `spread` in log2 tokens: what a service never seen is taken for, how far services lie
+    apart, and how far answers of one lie apart.
     `terciles`: of all answers, in standard lengths. `confusion[true][said]`: answers of the held-out part by true and
     likeliest size, with history, at the default edges; None without a held-out part."""
 
     features: list[str]
     words: list[str]
     grid: list[float]
+    cumulative: list[float]
     means: list[float]
     scales: list[float]
-    weights: list[list[float]]
-    bias: list[float]
+    mid: list[float]
+    mid_bias: float
+    width: list[float]
+    width_bias: float
     level: float
     level_spread: float
     spread: float
@@ -77,17 +84,18 @@ def load(data: bytes, name: str) -> Body:
 def _problem(body: Body) -> str:
     if body.features != list(NAMES):
         return "its features are not those of this version; train it anew"
-    rows, columns = len(body.features) + len(body.words), len(body.grid)
-    if columns < 2 or any(b <= a for a, b in zip(body.grid, body.grid[1:], strict=False)):
+    if len(body.grid) < 2 or any(b <= a for a, b in pairwise(body.grid)):
         return "its grid does not rise"
-    if len(body.weights) != rows or any(len(row) != columns for row in body.weights) or len(body.bias) != columns:
-        return "its weights have not the shape of its features and grid"
+    if len(body.cumulative) != len(body.grid) or any(b < a for a, b in pairwise([0.0, *body.cumulative, 1.0])):
+        return "its distribution falls, or has not the shape of its grid"
+    if len(body.mid) != len(body.features) + len(body.words) or len(body.width) != len(body.features):
+        return "its weights have not the shape of its features and words"
     if len(body.means) != len(body.features) or len(body.scales) != len(body.features):
         return "its means and scales do not fit its features"
     if len(set(body.words)) != len(body.words):
         return "a word stands in it twice"
-    numbers = [*body.grid, *body.means, *body.scales, *body.bias, body.level, body.level_spread, body.spread]
-    if not all(map(isfinite, numbers)) or not all(isfinite(value) for row in body.weights for value in row):
+    numbers = [*body.grid, *body.means, *body.scales, *body.mid, *body.width, body.mid_bias, body.width_bias]
+    if not all(map(isfinite, [*numbers, body.level, body.level_spread, body.spread])):
         return "a number in it is not finite"
     if body.spread <= 0 or body.level_spread < 0 or any(scale <= 0 for scale in body.scales):
         return "a spread or scale in it is not positive"

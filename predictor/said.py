@@ -51,6 +51,9 @@ def within(said: Said, limit: int | None, edges: Edges) -> Prediction:
         p = (1.0, 0.0, 0.0)
     elif cap <= medium:
         p = (p[0], 1.0 - p[0], 0.0)
-    q50 = max(1, min(cap, round(said.q50)))
-    q90 = max(q50, min(cap, round(said.q90)))
-    return Prediction(p, q50, q90, max(q90, min(cap, round(said.q99))))
+    q50, q90, q99 = round(said.q50), round(said.q90), round(said.q99)
+    if q50 < 1 or q99 > cap or not q50 <= q90 <= q99:
+        q50 = max(1, min(cap, q50))
+        q90 = max(q50, min(cap, q90))
+        q99 = max(q90, min(cap, q99))
+    return Prediction(p, q50, q90, q99)

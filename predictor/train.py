@@ -1,8 +1,8 @@
 """Fits a length model to answers of known lengths.
 
-Owns the split, the targets and the fit; scikit-learn is imported here, when a model is trained, and nowhere else.
-Prompts and models (by family) that are held out are never seen by the fit. An answer cut by its limit is censored: its
-weight goes to longer lengths as those are distributed among answers that were not cut (Efron's redistribution)."""
+Owns the split, the targets and the choice of strength; the numeric fit is in predictor/fit.py. Prompts and models (by
+family) that are held out are never seen by the fit. An answer cut by its limit is censored: its weight goes to longer
+lengths as those are distributed among answers that were not cut (Efron's redistribution)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,20 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from predictor.features import NAMES, Asked, Vocabulary, ends_of, featurise, words_of
+from predictor.fit import KNOTS, fit
 from predictor.model_file import Body
 from predictor.records import Record
 
 Array = NDArray[np.float64]
 GRID = (-3.5, -2.5, -2.0, -1.5, -1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.25)
 HELD_PROMPTS, HELD_MODELS = 0.25, 0.3
-WORDS, LEAST_PROMPTS = 500, 6  # a word that fewer prompts have says nothing, and may be somebody's name
+WORDS = 250  # twice as many tell no more
+LEAST_PROMPTS = 6  # a word that fewer have says nothing, and may be somebody's name
 LEAST_ANSWERS = 30  # of a model, to know where its lengths lie
 MOST_CUT = 0.4
 NARROWEST = 0.2  # log2; a model whose answers are all alike is a template, not a conversation
 SHORTEST = 4.0  # log2 of its median
-STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3)
+STRENGTHS = (0.0003, 0.001, 0.003, 0.01, 0.03)
 FOLDS = 4
 
 
@@ -80,44 +82,59 @@ class Level:
     spread: float
 
 
-def levels_of(records: Iterable[Record]) -> dict[str, Level]:
-    """Of each model whose answers are many and varied enough to learn of."""
-    by_model: defaultdict[str, list[Record]] = defaultdict(list)
-    for record in records:
-        by_model[record.model].append(record)
+Group = tuple[str, bytes]  # a service, and a template of it that is known by itself, or none
+
+
+def groups_of(records: Iterable[Record]) -> list[Group]:
+    """Whose level each answer is measured against: its template's where that has answers enough, else its service's.
+    Templates of a service answer at levels of their own; taken for one service they would be noise to each other."""
+    records = list(records)
+    counts = Counter((record.model, record.template) for record in records)
+    return [
+        (record.model, record.template if counts[record.model, record.template] >= LEAST_ANSWERS else b"")
+        for record in records
+    ]
+
+
+def levels_of(records: Sequence[Record]) -> dict[Group, Level]:
+    """Of each group whose answers are many and varied enough to learn of."""
+    by_group: defaultdict[Group, list[Record]] = defaultdict(list)
+    for record, group in zip(records, groups_of(records), strict=True):
+        by_group[group].append(record)
     levels = {}
-    for model, own in by_model.items():
+    for group, own in by_group.items():
         logs = np.log2([max(1, record.output_tokens) for record in own])
         low, middle, high = (float(value) for value in np.quantile(logs, (0.16, 0.5, 0.84)))
         cut = sum(record.cut for record in own) / len(own)
         if cut:
             high = 2 * middle - low
         if len(own) >= LEAST_ANSWERS and cut <= MOST_CUT and high - low >= 2 * NARROWEST and middle >= SHORTEST:
-            levels[model] = Level(middle, (high - low) / 2)
+            levels[group] = Level(middle, (high - low) / 2)
     return levels
 
 
 def train(records: Sequence[Record], say: Callable[[str], None], card: dict[str, str | int | float]) -> Body:
     """`records` are those to learn of, all of them. Raises TrainError."""
     levels = levels_of(records)
-    usable = [record for record in records if record.model in levels]
+    usable = [(record, group) for record, group in zip(records, groups_of(records), strict=True) if group in levels]
     if not usable:
-        raise TrainError(f"no model has {LEAST_ANSWERS} answers of varied length to learn from")
-    by_prompt: defaultdict[Asked, list[Record]] = defaultdict(list)
-    for record in usable:
-        by_prompt[_unlimited(record.asked)].append(record)
+        raise TrainError(f"no service or template has {LEAST_ANSWERS} answers of varied length to learn from")
+    by_prompt: defaultdict[Asked, list[tuple[Record, Level]]] = defaultdict(list)
+    for record, group in usable:
+        by_prompt[_unlimited(record.asked)].append((record, levels[group]))
     words = _vocabulary(by_prompt)
     inputs, means, scales = _inputs(list(by_prompt), words)
-    terciles, targets, weights = _targets(list(by_prompt.values()), levels)
-    say(f"{len(usable)} answers, {len(by_prompt)} prompts, {len(levels)} models, {len(words)} words")
-    strength = _best_strength(inputs, targets, weights, [own[0].prompt_id for own in by_prompt.values()], say)
-    coefficients, bias = _fit(inputs, targets, weights, strength)
-    whole = set(levels) - {record.model for record in usable if record.cut}  # a level read of cut answers is too low
-    middles = [level.level for model, level in levels.items() if model in (whole or levels)]
+    terciles, targets, weights = _targets(list(by_prompt.values()))
+    say(f"{len(usable)} answers, {len(by_prompt)} prompts, {len(levels)} models and templates, {len(words)} words")
+    strength = _best_strength(inputs, targets, weights, [own[0][0].prompt_id for own in by_prompt.values()], say)
+    fitted = fit(inputs, len(NAMES), np.array(GRID), targets, weights, strength)
+    whole = set(levels) - {group for record, group in usable if record.cut}  # a level read of cut answers is too low
+    middles = [level.level for group, level in levels.items() if group in (whole or levels)]
     return Body(
-        features=list(NAMES), words=[word.decode() for word in words], grid=list(GRID),
-        means=_rounded(means), scales=_rounded(scales),
-        weights=[_rounded(row) for row in coefficients], bias=_rounded(bias),
+        features=list(NAMES), words=[word.decode() for word in words], grid=KNOTS.tolist(),
+        cumulative=_rounded(1 / (1 + np.exp(-fitted.logits))), means=_rounded(means), scales=_rounded(scales),
+        mid=_rounded(fitted.mid), mid_bias=_rounded([fitted.mid_bias])[0],
+        width=_rounded(fitted.width), width_bias=_rounded([fitted.width_bias])[0],
         level=round(float(np.mean(middles)), 4), level_spread=round(float(np.std(middles)), 4),
         spread=round(float(np.mean([level.spread for level in levels.values()])), 4),
         terciles=(round(terciles[0], 4), round(terciles[1], 4)),
@@ -148,11 +165,12 @@ def _is_text(word: bytes) -> bool:
 
 def _inputs(prompts: list[Asked], words: list[bytes]) -> tuple[Array, Array, Array]:
     vocabulary = Vocabulary(words)
+    column = {word: len(NAMES) + at for at, word in enumerate(words)}
     inputs = np.zeros((len(prompts), len(NAMES) + len(words)))
     for at, asked in enumerate(prompts):
         features = featurise(asked, vocabulary)
         inputs[at, : len(NAMES)] = features.numbers
-        inputs[at, [len(NAMES) + row for row in features.rows]] = 1.0
+        inputs[at, [column[word] for word in features.words if word in column]] = 1.0
     numbers = inputs[:, : len(NAMES)]
     means, deviations = numbers.mean(axis=0), numbers.std(axis=0)
     scales = np.where(deviations > 1e-6, deviations, 1.0)
@@ -160,13 +178,12 @@ def _inputs(prompts: list[Asked], words: list[bytes]) -> tuple[Array, Array, Arr
     return inputs, means, scales
 
 
-def _targets(prompts: list[list[Record]], levels: dict[str, Level]) -> tuple[tuple[float, float], Array, Array]:
+def _targets(prompts: list[list[tuple[Record, Level]]]) -> tuple[tuple[float, float], Array, Array]:
     """Terciles of all lengths; share of each prompt's answers within each grid point, and how much a prompt weighs."""
     grid = np.array(GRID)
     lengths, cut, owner = [], [], []
     for at, own in enumerate(prompts):
-        for record in own:
-            level = levels[record.model]
+        for record, level in own:
             lengths.append((log2(max(1, record.output_tokens)) - level.level) / level.spread)
             cut.append(record.cut)
             owner.append(at)
@@ -184,27 +201,12 @@ def _targets(prompts: list[list[Record]], levels: dict[str, Level]) -> tuple[tup
     return (float(low), float(high)), shares / counts[:, None], np.sqrt(counts) / np.sqrt(counts).mean()
 
 
-def _fit(inputs: Array, targets: Array, weights: Array, strength: float) -> tuple[Array, Array]:
-    """One logistic a grid point, on shares: each prompt stands there twice, as yes and as no, by weight."""
-    from sklearn.linear_model import LogisticRegression
-
-    twice = np.vstack([inputs, inputs])
-    labels = np.repeat([1, 0], len(inputs))
-    coefficients, bias = np.zeros((inputs.shape[1], targets.shape[1])), np.zeros(targets.shape[1])
-    for column in range(targets.shape[1]):
-        share = np.clip(targets[:, column], 1e-4, 1 - 1e-4)
-        fit = LogisticRegression(C=strength, max_iter=300)
-        fit.fit(twice, labels, sample_weight=np.concatenate([share * weights, (1 - share) * weights]))
-        coefficients[:, column], bias[column] = fit.coef_[0], fit.intercept_[0]
-    return coefficients, bias
-
-
 def _best_strength(
     inputs: Array, targets: Array, weights: Array, prompts: Sequence[bytes], say: Callable[[str], None]
 ) -> float:
     """By cross-validation over prompts: the loss of the whole distribution."""
     fold = np.array([int(prompt_share(b"fold" + prompt) * FOLDS) for prompt in prompts])
-    columns = list(range(0, len(GRID), 3))
+    grid = np.array(GRID)
     best = (float("inf"), STRENGTHS[0])
     for strength in STRENGTHS:
         losses = []
@@ -212,9 +214,9 @@ def _best_strength(
             inside, outside = fold != out, fold == out
             if not inside.any() or not outside.any():
                 continue
-            weight, bias = _fit(inputs[inside], targets[inside][:, columns], weights[inside], strength)
-            chance = 1 / (1 + np.exp(-np.clip(inputs[outside] @ weight + bias, -30, 30)))
-            share = targets[outside][:, columns]
+            found = fit(inputs[inside], len(NAMES), grid, targets[inside], weights[inside], strength)
+            chance = np.clip(found.below(inputs[outside], grid), 1e-6, 1 - 1e-6)
+            share = targets[outside]
             losses.append(float(-(share * np.log(chance) + (1 - share) * np.log1p(-chance)).mean()))
         loss = float(np.mean(losses)) if losses else 0.0
         say(f"strength {strength}: loss {loss:.4f}")
@@ -224,7 +226,7 @@ def _best_strength(
 
 def held_out(parts: Split) -> list[Record]:
     """What to score a model on, in a fixed order that mixes prompts: of models with usable and uncut answers."""
-    levels = levels_of(parts.held)
+    levels = {model for model, _ in levels_of(parts.held)}
     cut = {record.model for record in parts.held if record.cut}
     kept = [record for record in parts.held if record.model in levels and record.model not in cut]
     return sorted(kept, key=lambda record: (prompt_share(record.prompt_id + b"order"), record.model))

@@ -4,17 +4,18 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from typer import Typer
 from typer.testing import CliRunner
 
 from commands import predict
 from commands.train import train
-from predictor.features import NAMES, Vocabulary, featurise
+from predictor.features import NAMES, Asked, Vocabulary, featurise
 from predictor.model import LengthModel
 from predictor.model_file import read_model
-from predictor.records import RecordError, read_records
+from predictor.records import Record, RecordError, read_records
 from predictor.scores import covered_by, reliability, scored
-from predictor.train import GRID, Level, _targets, split
+from predictor.train import GRID, Level, _targets, groups_of, split
 from predictor.train import train as fit
 
 app = Typer()
@@ -31,7 +32,7 @@ def lines(count: int = 400) -> str:
         long = index % 2
         prompt = f"Write an essay about topic {index}" if long else f"Is {index} prime, yes or no?"
         tokens = (500 + index % 60) if long else 20 + index % 9
-        rows.append({"prompt": prompt, "output_tokens": tokens, "template": f"t{index % 4}"})
+        rows.append({"prompt": prompt, "output_tokens": tokens, "template": f"t{index % 3}"})
     return "\n".join(map(json.dumps, rows))
 
 
@@ -79,7 +80,7 @@ def test_messages_are_read_as_a_conversation(tmp_path: Path) -> None:
 
 def test_train_writes_a_model_that_eval_reads_and_twice_the_same(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
-    file.write_text(lines())
+    file.write_text(lines(200))
     for name in ("one.json", "two.json"):
         ran = CliRunner().invoke(app, ["train", str(file), "--out", str(tmp_path / name), "--json"])
         assert ran.exit_code == 0, ran.output
@@ -105,8 +106,8 @@ def test_a_cut_answer_counts_for_longer_lengths_only(tmp_path: Path) -> None:
     rows += [{"prompt": "b", "output_tokens": tokens} for tokens in (25, 50, 100, 200, 400)]
     file.write_text("\n".join(map(json.dumps, rows)))
     records = read_records(file)
-    level = {"": Level(6.6439, 1.0)}
-    _, shares, _ = _targets([records[:1], records[1:]], level)
+    level = Level(6.6439, 1.0)
+    _, shares, _ = _targets([[(records[0], level)], [(record, level) for record in records[1:]]])
     assert shares[0][GRID.index(-1.0)] == 0.0 and shares[0][-1] > 0.9
 
 
@@ -124,12 +125,30 @@ def test_nothing_to_learn_from_is_said(tmp_path: Path) -> None:
     assert fit  # the function that the command calls
 
 
+def test_a_template_is_measured_against_its_own_level() -> None:
+    """Two applications of one service, one sixteen times as wordy: what its prompts ask for would drown in that."""
+    records = []
+    for index in range(240):
+        long, wordy = index % 2, index // 2 % 2
+        prompt = (f"Write an essay about {index}" if long else f"Is {index} prime?").encode()
+        tokens = round((400 if wordy else 25) * (1.6 if long else 1.0) * (1 + index % 7 / 20))
+        records.append(Record(Asked(prompt, len(prompt)), prompt, "m", b"wordy" if wordy else b"terse", tokens))
+
+    def gap(rows: list[Record]) -> float:
+        trained = LengthModel(fit(rows, lambda text: None, {}))
+        return trained.shape(trained.features(rows[1].asked)).mid - trained.shape(trained.features(rows[0].asked)).mid
+
+    assert set(groups_of(records)) == {("m", b"wordy"), ("m", b"terse")}
+    assert set(groups_of(records[:50])) == {("m", b"")}, "too few to be known by themselves"
+    assert gap(records) > 1.2 > 3 * gap([replace(record, template=b"") for record in records])
+
+
 def served(index: int, **more: object) -> dict[str, object]:
     long = index % 2
     features = {"prompt_bytes": 9.0 if long else 4.0, "last_bytes": 9.0 if long else 4.0, "questions": 1.0 - long}
     row = {
         "kind": "request", "outcome": "completed", "service": "m", "template": "00ff", "max_tokens": None, "n": 1,
-        "features": {**features, "digits": index / 1000, "limit": 7.0},
+        "features": {**features, "turns": index / 1000, "limit": 7.0},
         "output_tokens": (500 + index % 60) if long else 20 + index % 9,
     }  # fmt: skip
     return {**row, **more}
@@ -137,11 +156,11 @@ def served(index: int, **more: object) -> dict[str, object]:
 
 def test_a_run_log_trains_a_model_without_any_prompt(tmp_path: Path) -> None:
     file, model = tmp_path / "run.jsonl", tmp_path / "m.json"
-    rows = [served(index) for index in range(400)]
+    rows = [served(index) for index in range(200)]
     others = [{"kind": "tick", "actions": []}, served(1, outcome="shed", output_tokens=None), served(2, features=None)]
     file.write_text("\n".join(map(json.dumps, [*others, *rows])))
     records = read_records(file)
-    assert len(records) == 400 and records[0].model == "m" and records[0].template == b"\x00\xff"
+    assert len(records) == 200 and records[0].model == "m" and records[0].template == b"\x00\xff"
     ran = CliRunner().invoke(app, ["train", str(file), "--out", str(model), "--json"])
     assert ran.exit_code == 0, ran.output
     body = read_model(model)
@@ -156,7 +175,12 @@ def test_of_a_run_log_that_kept_prompts_their_words_are_read(tmp_path: Path) -> 
     file.write_text(json.dumps(served(0, prompt="Write a poem", output_tokens=30, n=3, max_tokens=10)))
     (record,) = read_records(file)
     features = featurise(record.asked, Vocabulary([b"poem", b"write"]))
-    assert features.rows == (0, 1) and features.numbers[0] == 4.0 and record.output_tokens == 10 and record.cut
+    assert (
+        {b"poem", b"write"} == features.words
+        and features.numbers[0] == 4.0
+        and record.output_tokens == 10
+        and record.cut
+    )
     assert features.numbers[NAMES.index("limit")] == 0.0, "a limit is applied, not learnt"
 
 

@@ -12,6 +12,7 @@ from predictor.distribution import Distribution
 from predictor.features import Asked
 from predictor.model import LengthModel, prediction_of, shipped_model
 from predictor.model_file import SHIPPED, ModelFileError, dump, load, read_model, write_model
+from predictor.said import said_of
 
 MODEL = shipped_model()
 
@@ -73,14 +74,27 @@ def test_a_body_that_does_not_fit_together_is_refused() -> None:
 
     body = MODEL.body
     for wrong in (
-        replace(body, weights=body.weights[1:]),
+        replace(body, mid=body.mid[1:]),
+        replace(body, width=body.width[1:]),
         replace(body, grid=body.grid[::-1]),
         replace(body, spread=0.0),
         replace(body, features=["a"]),
-        replace(body, bias=body.bias[:-1]),
+        replace(body, cumulative=body.cumulative[:-1]),
+        replace(body, cumulative=body.cumulative[::-1]),
     ):
         with pytest.raises(ModelFileError):
             load(dump(wrong), "x.json")
+
+
+@given(st.binary(max_size=200), st.floats(0, 14), st.floats(0.05, 4), st.integers(1, 5000), st.integers(1, 5000))
+def test_the_short_way_to_what_is_said_says_the_same(
+    prompt: bytes, level: float, spread: float, s: int, m: int
+) -> None:
+    edges, shape = Edges(output=(s, s + m)), MODEL.shape(MODEL.features(Asked(prompt)))
+    whole = shape.at(level, spread)
+    short, long = shape.said(whole, edges), said_of(whole, edges)
+    assert short.p == pytest.approx(long.p, abs=1e-9)
+    assert (short.q50, short.q90, short.q99) == pytest.approx((long.q50, long.q90, long.q99), rel=1e-6)
 
 
 def test_the_shipped_card_says_what_it_rests_on() -> None:
