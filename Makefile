@@ -19,7 +19,7 @@ SHARE ?= 1
 PLANS ?= 1000
 STAMP := $(VENV)/.installed
 
-.PHONY: help install serve test test-unit test-e2e test-vllm test-browser test-prometheus check format lock replay bench bench-self predict-cost agent-kills gateway-kills reshards plans chaos live live-vllm thrash paper ablate clean
+.PHONY: help install serve test test-unit test-e2e test-vllm test-browser test-prometheus check format lock replay bench bench-self predict-cost agent-kills gateway-kills reshards plans chaos soak overload live live-vllm thrash paper ablate clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -113,6 +113,12 @@ plans: install ## PLANS random plans with SEED on fleets of emulated and process
 
 chaos: install ## streams under faults for DURATION seconds with SEED on ENGINE=emulated|vllm, every answer checked: build/chaos.json
 	$(BIN)/python -m tests.chaos.run --engine $(ENGINE) --duration $(DURATION) --seed $(SEED)
+
+soak: install ## steady streams for MINUTES, instances come and go and break, the gateway stays: slope of its memory, fds, into build/soak.json
+	$(BIN)/python -m tests.chaos.run --soak --every 4 --duration $$(( $(MINUTES) * 60 )) --seed $(SEED) --out build/soak.json
+
+overload: install ## load offered against load served in time, up to three times capacity, simulated: build/overload.json
+	$(BIN)/python -m bench.overload $(TRACE)
 
 paper: install ## DynamoLLM's evaluation simulated, the paper's figures beside ours, into build/paper; goes on where it stopped
 	nice -n 5 $(BIN)/python -m bench.paper --trace $(TRACE) $(PAPER)

@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 120.0
 TOPICS = {"emulated": 400, "vllm": 1}
 EVERY_S = {"emulated": 0.7, "vllm": 2.0}
+GATEWAY_ENDS = frozenset({"gateway_kill", "gateway_sigterm"})
 VLLM_KINDS = frozenset({"kill9", "engine_kill", "sigterm", "cut", "gateway_kill"})
 HEADERS = [(b"content-type", b"application/json")]
 
@@ -37,7 +38,7 @@ class Run:
     def __init__(self, world: World, truths: EmulatedTruths | AskedTruths, faults: Faults, args: argparse.Namespace):
         self.world = world
         self.tally = Tally()
-        self.samples: list[tuple[int, int]] = []  # (requests, resident bytes) of the gateway that runs now
+        self.samples: list[tuple[int, int, int]] = []  # (requests, resident bytes, fds) of the gateway that runs now
         self._truths = truths
         self._faults = faults
         self._wishes = wishes(args.seed, "tiny", TOPICS[args.engine], leave_share=0.03)
@@ -93,7 +94,7 @@ class Run:
             if process.pid != pid:
                 pid, self.samples = process.pid, []
             if process.poll() is None:
-                self.samples.append((self.tally.streams, rss_bytes_of(pid)))
+                self.samples.append((self.tally.streams, rss_bytes_of(pid), fds_of(pid)))
 
     async def warm_up(self, count: int) -> None:
         """Without faults and without being counted: what a gateway keeps open stands then."""
@@ -124,7 +125,8 @@ async def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         truths = EmulatedTruths() if emulated else AskedTruths([f"http://127.0.0.1:{i.port}" for i in world.instances])
         if isinstance(truths, AskedTruths):
             await truths.learn(islice(wishes(args.seed, "tiny", TOPICS["vllm"], 0.03), 10_000))
-        wanted = frozenset(args.faults.split(",")) if args.faults else ALL_KINDS if emulated else VLLM_KINDS
+        usual = ALL_KINDS - GATEWAY_ENDS if args.soak else ALL_KINDS if emulated else VLLM_KINDS
+        wanted = frozenset(args.faults.split(",")) if args.faults else usual
         faults = Faults(world, args.seed, args.every or EVERY_S[args.engine], wanted, args.apart)
         run = Run(world, truths, faults, args)
         await run.warm_up(3 * args.clients)
@@ -144,7 +146,13 @@ async def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         await world.close()
     leaked["children"] = leftovers(world.instances)
     said = report(args, run.tally, faults, took_s, rows_of(folder), world.numbers)
-    said |= {"leaked": leaked, "rss_slope_bytes_per_request": slope(run.samples)}
+    late = run.samples[len(run.samples) // 2 :]
+    said |= {
+        "leaked": leaked,
+        "rss_slope_bytes_per_request": slope([(requests, rss) for requests, rss, _ in run.samples]),
+        "rss_late_mb": [round(rss / 1e6, 1) for _, rss, _ in late[:: max(1, len(late) // 10)]],
+        "fds_late": [min(fds for *_, fds in late), max(fds for *_, fds in late)] if late else None,
+    }
     return {**said, "faults_of_the_gateways_own": len(faulty), "load": os.getloadavg()}
 
 
@@ -154,6 +162,9 @@ def main() -> int:
     parser.add_argument("--duration", type=float, default=60.0, help="seconds under faults")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--streams", type=int, default=0, help="stop after so many; 0 = by duration alone")
+    parser.add_argument(
+        "--soak", action="store_true", help="the gateway is left alone, so that its memory can be judged"
+    )
     parser.add_argument("--clients", type=int, default=12)
     parser.add_argument("--speed", type=float, default=5.0, help="of the emulated engines")
     parser.add_argument("--every", type=float, default=0.0, help="mean seconds between faults")
