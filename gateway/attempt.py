@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from core.errors import JoulegateError, UpstreamFailed, UpstreamTimeout
 from gateway.sse import StreamBroken
-from pools.connection import ConnectionLost
+from pools.connection import ConnectionLost, Unreachable
 
 LEAVING = ("drain", "overrun")  # the stream left an instance that works
 
@@ -44,8 +44,15 @@ def broken_off(error: UpstreamFailed | UpstreamTimeout) -> AttemptFailed:
     """What the connection or the stream raised, as the end of the attempt."""
     if isinstance(error, StreamBroken):
         return AttemptFailed(error, kind=error.kind, vanished=True, answered=True)
-    kind = "cut" if isinstance(error, ConnectionLost) else "stall" if isinstance(error, UpstreamTimeout) else "garbage"
-    return AttemptFailed(error, kind=kind, vanished=True)
+    return AttemptFailed(error, kind=_kind(error), vanished=True)
+
+
+def _kind(error: UpstreamFailed | UpstreamTimeout) -> str:
+    if isinstance(error, UpstreamTimeout):
+        return "stall"
+    if isinstance(error, Unreachable):
+        return "refused"
+    return "cut" if isinstance(error, ConnectionLost) else "garbage"
 
 
 def died(failure: AttemptFailed) -> bool:

@@ -29,6 +29,10 @@ class ConnectionLost(UpstreamFailed):
     """The instance was there and cut the connection: it may have died."""
 
 
+class Unreachable(UpstreamFailed):
+    """Nobody listens there, or its name does not resolve: it saw nothing of the request."""
+
+
 class Head(Struct, frozen=True):
     """Status line and headers of an answer; header names are lower case."""
 
@@ -347,9 +351,9 @@ class Wires:
             async with asyncio.timeout(self._timeout_s):
                 _, wire = await loop.create_connection(Wire, self._host, self._port)
         except TimeoutError:
-            raise UpstreamFailed(f"no connection to the instance within {self._timeout_s:g} s") from None
+            raise Unreachable(f"no connection to the instance within {self._timeout_s:g} s") from None
         except OSError as error:
-            raise UpstreamFailed(f"the instance cannot be reached: {error.strerror or error}") from None
+            raise Unreachable(f"the instance cannot be reached: {error.strerror or error}") from None
         return wire
 
     def give_back(self, wire: Wire) -> None:

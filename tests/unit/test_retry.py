@@ -1,6 +1,9 @@
 """When a request is not tried again: poison, no progress, an empty budget."""
 
+from core.errors import UpstreamFailed, UpstreamTimeout
+from gateway.attempt import broken_off, died
 from gateway.retry import POISON_S, RetryBudget, Tries
+from pools.connection import ConnectionLost, Unreachable
 
 
 def test_two_deaths_soon_after_its_prefill_make_a_poison() -> None:
@@ -48,3 +51,9 @@ def test_a_quiet_service_gets_some_back() -> None:
     while budget.take(0.0, 16):
         pass
     assert budget.take(0.5, 16) and not budget.take(0.5, 16)
+
+
+def test_each_way_to_break_off_has_its_word() -> None:
+    errors = (Unreachable("x"), ConnectionLost("x"), UpstreamTimeout("x"), UpstreamFailed("x"))
+    assert [broken_off(error).kind for error in errors] == ["refused", "cut", "stall", "garbage"]
+    assert [died(broken_off(error)) for error in errors] == [False, True, False, False]
