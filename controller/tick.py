@@ -5,7 +5,8 @@ without an engine model, or not yet planned, has the instances that its pools ar
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from controller.clocking import set_clocks
@@ -191,16 +192,31 @@ def _reconciled(one: ServiceState, view: View, knowledge: Knowledge) -> tuple[Se
     counts = {kind: count for kind, count in wanted.counts.items() if kind[0] not in pausing}
     out = excluded(view.overrides)
     doomed = [i for i in mine if barred(i, out) and i.state is not State.FAILED]
-    live = [i for i in mine if i.state is not State.FAILED and i.pool not in pausing and i not in doomed]
+    whole = [i for i in mine if i.state is not State.FAILED and i not in doomed]
     if one.plan is None:  # no plan of our own: whatever TP an instance has, it is one of its pool's
         tps = {pool.name: pool.tp for pool in view.seen.pools if pool.service == view.name}
-        live = [replace(i, tp=tps[i.pool]) for i in live]
+        whole = [replace(i, tp=tps[i.pool]) for i in whole]
+    live = [i for i in whole if i.pool not in pausing]
     ground = _ground(view, live) if one.plan is not None else None
-    moves = steps(replace(wanted, counts=counts, ground=ground), live, reason)
+    drain = wanted.drain and not _awaited(view, wanted, whole, pausing)
+    moves = steps(replace(wanted, counts=counts, ground=ground, drain=drain), live, reason)
     moves += barred_out(doomed, live, wanted, view.free_gpus)
     started = sum(isinstance(move, Start) for move in moves)
     recent = tuple(at_s for at_s in one.starts_s if now_s - at_s < HOUR_S)
     return replace(one, starts_s=(*recent, *(now_s for _ in range(started)))), moves
+
+
+def _awaited(view: View, wanted: Wanted, whole: Sequence[SeenInstance], pausing: Collection[str]) -> bool:
+    """Whether something is missing that failed to start, is tried again after a pause, and has room: until it is READY
+    what it replaces serves on. Where there is no room a drain makes it."""
+    alive = Counter((i.pool, i.tp) for i in whole)
+    short = [tp for (pool, tp), count in wanted.counts.items() if pool in pausing and alive[pool, tp] < count]
+    free, islands = view.free_gpus, view.seen.gpus.islands
+    if free is None:
+        return bool(short)
+    held = {gpu for instance in view.seen.instances for gpu in instance.gpus} | set(excluded(view.overrides))
+    most = min(free, max((len(set(island) - held) for island in islands), default=free))
+    return any(tp <= most for tp in short)
 
 
 def _ground(view: View, live: Sequence[SeenInstance]) -> Ground | None:

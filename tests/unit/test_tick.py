@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,7 +10,7 @@ from controller.knowledge import Knowledge
 from controller.reconcile import BACKOFF_S, LIVE
 from controller.state import ControllerState
 from controller.tick import tick
-from core.instances import Forget, Seen, SeenInstance, SeenPool, Start, State, Stop, Wake
+from core.instances import Forget, Seen, SeenGpus, SeenInstance, SeenPool, Start, State, Stop, Wake
 
 
 def pool(wanted: int, *, managed: bool = True) -> SeenPool:
@@ -47,6 +48,27 @@ def test_starts_that_keep_failing_are_spaced_out() -> None:
     assert 3 <= len(starts) <= 8
     gaps = [b - a for a, b in zip(starts, starts[1:], strict=False)]
     assert gaps == sorted(gaps)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "drained"),
+    [
+        (SeenGpus(), []),  # nobody counts them
+        (SeenGpus(8, 4), []),
+        (SeenGpus(4, 4), ["short-1"]),  # only its end makes room
+        (SeenGpus(8, 4, 0, (("a", "b", "c", "d", "e", "f"), ("g", "h"))), ["short-1"]),  # two and two are no four
+    ],
+)
+def test_what_serves_is_not_drained_because_its_replacement_failed_to_start(gpus: SeenGpus, drained: list[str]) -> None:
+    """A re-shard by pools: short is to go when long is READY, and long's first start has just failed."""
+    serving = replace(instance(1, State.READY), gpus=("a", "b", "c", "d"))
+    pools = (pool(0), replace(pool(1), name="long"))
+    failed = replace(instance(2, State.FAILED), id="long-2", pool="long")
+    state = ControllerState()
+    for now_s, there in ((0.0, (serving, failed)), (0.1, (serving,))):
+        state, decision = tick(state, Seen(now_s, pools, there, gpus=gpus), Knowledge(), 1.0)
+        assert not any(isinstance(a, Start) for a in decision.actions), "it waits before it tries again"
+        assert [a.instance_id for a in decision.actions if isinstance(a, Stop)] == drained
 
 
 def test_a_surplus_is_drained_starting_ones_first_then_the_idlest() -> None:
