@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from commands.output import AsJson, fail, say
+
+if TYPE_CHECKING:
+    from predictor.evaluate import Report
+    from predictor.model import LengthModel
+    from predictor.records import Record
 
 
 def train(
@@ -17,6 +22,9 @@ def train(
         list[Path], typer.Argument(help="A run log, JSONL as `predict eval` reads, or a folder of an open set.")
     ],
     out: Annotated[Path, typer.Option(help="Where the model goes.")] = Path("model.json"),
+    plot: Annotated[
+        Path | None, typer.Option(help="Where the picture of the report goes (SVG). Default: beside the model.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Train a length model. A quarter of the prompts and three models in ten are held out, and what is said of it is
@@ -28,8 +36,9 @@ def train(
     from predictor.evaluate import evaluate
     from predictor.model import LengthModel, shipped_model
     from predictor.model_file import write_model
+    from predictor.plots import report_svg
     from predictor.records import RecordError, read_records
-    from predictor.train import TrainError, as_templates, held_out, split
+    from predictor.train import TrainError, held_out, split
     from predictor.train import train as fit
 
     def progress(text: str) -> None:
@@ -54,20 +63,33 @@ def train(
     if held:
         from commands.predict import flat, table
 
-        now_s = SystemClock().now_s
-        found = {
-            "held_out": ("classes by terciles of each model", evaluate(held, LengthModel(body), now_s)),
-            "at_edges": ("classes by the default edges", at_edges),
-            "as_templates": (
-                "all models taken for templates of one service, classes by its terciles",
-                evaluate(as_templates(held), LengthModel(body), now_s),
-            ),
-            "shipped": (
-                "the shipped model, which may have been trained on some of them, by terciles of each model",
-                evaluate(held, shipped_model(), now_s),
-            ),
-        }
+        found = {"at_edges": ("classes by the default edges", at_edges), **_judged(held, LengthModel(body))}
+        picture = plot or out.with_suffix(".svg")
+        try:
+            picture.write_text(report_svg({title: one for title, one in found.values()}))
+        except OSError as error:
+            fail(f"{error.filename}: {error.strerror}", 2)
+        found["shipped"] = (
+            "the shipped model, which may have been trained on some of them, by terciles of each model",
+            evaluate(held, shipped_model(), SystemClock().now_s),
+        )
+        report |= {"plot": str(picture)}
         report |= {name: {k: v for k, v in flat(one).items() if k != "edges"} for name, (_, one) in found.items()}
         if not as_json:
             say("\n\n".join(f"held-out prompts and models, {title}:\n{table(one)}" for title, one in found.values()))
     say(json.dumps(report) if as_json else f"wrote {out}")
+
+
+def _judged(held: list[Record], model: LengthModel) -> dict[str, tuple[str, Report]]:
+    from core.clock import SystemClock
+    from predictor.evaluate import evaluate
+    from predictor.train import as_templates
+
+    now_s = SystemClock().now_s
+    return {
+        "held_out": ("classes by terciles of each model", evaluate(held, model, now_s)),
+        "as_templates": (
+            "all models taken for templates of one service, by its terciles",
+            evaluate(as_templates(held), model, now_s),
+        ),
+    }

@@ -23,7 +23,7 @@ from predictor.model import LengthModel, prediction_of
 from predictor.records import Record
 from predictor.scores import Covered, Reliable, Scores, covered_by, reliability, scored
 
-ROUTING = (0.5, 0.6, 0.7, 0.8)
+ROUTING = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.9)
 LEAST_ANSWERS = 100  # of a service, to speak of its coverage: at 100 its standard error is 3 points
 T = TypeVar("T")
 NowS = Callable[[], float]

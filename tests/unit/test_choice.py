@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from core.request import Prediction
 from core.service import Edges
-from pools.choice import Price, choose_size, price_of
+from pools.choice import USUAL, Price, choose_size, price_of
 from profiles.engine_model import load_engine_model
 
 EDGES = Edges()
@@ -21,7 +21,7 @@ def told(s: float, m: float, q50: int = 100, q90: int = 400) -> Prediction:
 @given(st.floats(0, 1), st.floats(0, 1))
 def test_equal_pools_take_the_likely_size(a: float, b: float) -> None:
     s, m = min(a, b), abs(a - b)
-    usual = "S" if s >= 0.5 else "M" if s + m >= 0.5 else "L"
+    usual = "S" if s >= USUAL else "M" if s + m >= USUAL else "L"
     assert choose_size(told(s, m), 500, EDGES, (CHEAP, CHEAP, CHEAP)) == usual
     assert choose_size(told(s, m), 500, EDGES, (CHEAP, None, CHEAP)) == usual
     assert choose_size(told(s, m), 500, EDGES, ()) == usual
@@ -39,7 +39,7 @@ def test_never_a_shorter_one_and_never_a_longer_one_for_its_cheapness(
 
 
 def test_an_answer_that_may_find_no_room_goes_where_there_is_some_if_that_is_not_too_dear() -> None:
-    unsure, prompt = told(0.55, 0.05, 90, 2000), 3000
+    unsure, prompt = told(0.62, 0.03, 90, 2000), 3000
     tight = Price(0.2, 1.0, room_tokens=3050)
     assert choose_size(unsure, prompt, EDGES, (tight, tight, Price(0.2, 1.1, 8000))) == "L"
     assert choose_size(unsure, prompt, EDGES, (tight, tight, Price(0.6, 4.0, 8000))) == "S"

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from msgspec.structs import replace
@@ -85,7 +86,11 @@ def test_train_writes_a_model_that_eval_reads_and_twice_the_same(tmp_path: Path)
         ran = CliRunner().invoke(app, ["train", str(file), "--out", str(tmp_path / name), "--json"])
         assert ran.exit_code == 0, ran.output
     assert (tmp_path / "one.json").read_bytes() == (tmp_path / "two.json").read_bytes()
-    assert json.loads(ran.stdout)["held_out"]["accuracy"] > 0.6
+    report = json.loads(ran.stdout)
+    assert report["held_out"]["accuracy"] > 0.6
+    one, two = ((tmp_path / f"{name}.svg").read_text() for name in ("one", "two"))
+    assert report["plot"] == str(tmp_path / "two.svg") and one == two
+    assert {"{http://www.w3.org/2000/svg}svg"} == {ElementTree.fromstring(one).tag} and one.count("<use") > 20
     ran = CliRunner().invoke(app, ["predict", "eval", str(file), "--model", str(tmp_path / "one.json"), "--json"])
     assert ran.exit_code == 0, ran.output
 
