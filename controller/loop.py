@@ -71,6 +71,7 @@ class Controller:
         self._answers: Answers | None = None
         self._lost_s: float | None = None  # since when the plan that was asked for will not come
         self._orders: list[Order] = []
+        self._given = 0  # how many of them the tick that runs was given
         self._made = 0
         self._tape = TapeWriter() if taped else None
         self.state = ControllerState()
@@ -111,7 +112,8 @@ class Controller:
                 raise
             except Exception as error:
                 self._failed("tick_failed", error)
-                self._orders.clear()  # one that no tick survives must not end them all
+                del self._orders[: self._given]  # one that no tick survives must not end them all
+                self._given = 0
                 self._lost_s = self._clock.now_s() if self._solving is None else self._lost_s
                 due_s = self._clock.now_s() + self.interval_s
             await self._clock.sleep_until(due_s, wake=self._cluster.changed)
@@ -120,9 +122,10 @@ class Controller:
         seen = self.seen = await self._cluster.observe()
         answer, orders = self._answer(), tuple(self._orders)
         inputs = Inputs(None, seen, self._knowledge(), self.interval_s, answer, orders)
-        before = self.state
+        before, self._given = self.state, len(orders)
         self.state, decision = tick(before, seen, inputs.knowledge, self.interval_s, answer, orders)
         del self._orders[: len(orders)]
+        self._given = 0
         self.last = decision
         if self._tape is not None:
             row = self._tape.row(before, inputs, decision)
