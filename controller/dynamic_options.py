@@ -78,10 +78,12 @@ class ColumnTable:
         self._most = LARGEST if bound.most is None else bound.most
         self._columns = columns
         self._exchange = exchange
-        self._eta = problem.eta
+        self._eta = problem.eta_of(bound.service)
         self._current = dict(problem.current)
         self._switch = {
-            (s.service, s.gpu, s.tp): tuple(map(problem.switch_w, (s.start_j, s.stop_j, s.wake_j)))
+            (s.service, s.gpu, s.tp): tuple(
+                problem.switch_w(s.service, joules) for joules in (s.start_j, s.stop_j, s.wake_j)
+            )
             for s in problem.switches
         }
         self._kinds = list(dict.fromkeys(column.kind for column in columns))

@@ -13,9 +13,9 @@ from controller.problem import Column, Exchange, Flow, Group, Kind, Plan, Proble
 SLIP = 1e-5  # relative: solvers keep their rows to about 1e-7
 
 
-def switch_joules(problem: Problem, counts: Mapping[Kind, int]) -> float:
-    """Joules from what runs now to `counts`: moves first, the ones that save most before the others, then what sleeps
-    is woken, then starts and stops. Where several moves compete the solver may find a cheaper pairing."""
+def switch_joules(problem: Problem, counts: Mapping[Kind, int]) -> dict[str, float]:
+    """By service, joules from what runs now to `counts`: moves first, the ones that save most before the others, then
+    what sleeps is woken, then starts and stops. Where several moves compete the solver may find a cheaper pairing."""
     costs = {(one.service, one.gpu, one.tp): one for one in problem.switches}
     current = dict(problem.current)
     more: dict[Kind, int] = {}
@@ -32,31 +32,40 @@ def switch_joules(problem: Problem, counts: Mapping[Kind, int]) -> float:
         known = costs.get((kind.service, kind.gpu, kind.tp))
         return known.stop_j if known else 0.0
 
-    total_j = 0.0
+    joules: dict[str, float] = dict.fromkeys(problem.services, 0.0)
+
+    def spend(kind: Kind, spent_j: float) -> None:
+        joules[kind.service] = joules.get(kind.service, 0.0) + spent_j
+
     saving = [(stop_j(m.before) + start_j(m.after) - m.joules, m) for m in problem.moves]
     for saved_j, move in sorted(saving, key=lambda item: (-item[0], item[1].before, item[1].after)):
         moved = min(less.get(move.before, 0), more.get(move.after, 0))
         if saved_j > 0 and moved:
             less[move.before] -= moved
             more[move.after] -= moved
-            total_j += moved * move.joules
+            spend(move.after, moved * move.joules)
     for kind, asleep in problem.asleep:
         woken = min(asleep, more.get(kind, 0))
         if woken and (known := costs.get((kind.service, kind.gpu, kind.tp))):
             more[kind] -= woken
-            total_j += woken * known.wake_j
-    total_j += sum(count * start_j(kind) for kind, count in more.items())
-    return total_j + sum(count * stop_j(kind) for kind, count in less.items())
+            spend(kind, woken * known.wake_j)
+    for kind, count in more.items():
+        spend(kind, count * start_j(kind))
+    for kind, count in less.items():
+        spend(kind, count * stop_j(kind))
+    return joules
 
 
 def priced(problem: Problem, plan: Plan) -> Plan:
     """The plan with its watts, its switching joules and its cost filled in."""
     running_w = sum(group.count * problem.cost_w(group.column) for group in plan.groups)
     switch_j = switch_joules(problem, plan.counts())
-    more_w = Exchange.of(problem.columns).more_w(plan.flows)
-    expected_w = sum(group.count * group.column.watts for group in plan.groups) + more_w
-    cost_w = running_w + problem.eta * more_w + problem.switch_w(switch_j)
-    return replace(plan, cost_w=cost_w, expected_w=expected_w, switch_j=switch_j)
+    exchange, services = Exchange.of(problem.columns), {flow.to.kind.service for flow in plan.flows}
+    more_w = {name: exchange.more_w(f for f in plan.flows if f.to.kind.service == name) for name in sorted(services)}
+    expected_w = sum(group.count * group.column.watts for group in plan.groups) + sum(more_w.values())
+    cost_w = running_w + sum(problem.eta_of(name) * watts for name, watts in more_w.items())
+    cost_w += sum(problem.switch_w(name, joules) for name, joules in switch_j.items())
+    return replace(plan, cost_w=cost_w, expected_w=expected_w, switch_j=sum(switch_j.values()))
 
 
 def violations(problem: Problem, plan: Plan) -> tuple[str, ...]:

@@ -295,6 +295,7 @@ def _problem(ask: Ask, parts: Sequence[Part]) -> Problem:
         bounds=tuple(bound for bound in ask.ordered.bounds if (bound.service, bound.pool) in demanded),
         spare=frozenset(named) if settings.spare else frozenset(),
         eta=settings.eta,
+        etas=tuple((part.name, eta) for part in parts if (eta := ask.asked[part.name].knowledge.spec.eta) is not None),
         latency_w=max((sequence_w(part.model) for part in parts), default=0.0),
         power_cap_w=settings.power_cap_w,
     )

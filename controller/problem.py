@@ -124,7 +124,8 @@ class Problem:
     `floors`: (service, instances that must be ready whatever the load). `bounds`: of pools, at most one each.
     `spare`: services whose capacity without their largest instance must still carry their load (N+1 of the cluster, not
     of a pool). `eta`: 1 counts joules alone, 0
-    latency alone: eta x watts + (1 - eta) x `latency_w` x requests in flight (the knob of Zeus, NSDI 2023).
+    latency alone: eta x watts + (1 - eta) x `latency_w` x requests in flight (the knob of Zeus, NSDI 2023). `etas`: of
+    services that have their own.
     ValueError names what can not be planned.
     """
 
@@ -140,12 +141,14 @@ class Problem:
     bounds: tuple[Bound, ...] = ()
     spare: frozenset[str] = frozenset()
     eta: float = 1.0
+    etas: tuple[tuple[str, float], ...] = ()
     latency_w: float = 0.0
     power_cap_w: float = math.inf
 
     def __post_init__(self) -> None:
-        if not 0 <= self.eta <= 1:
-            raise ValueError(f"eta is {self.eta:g}, not between 0 and 1")
+        for eta in (self.eta, *(eta for _, eta in self.etas)):
+            if not 0 <= eta <= 1:
+                raise ValueError(f"eta is {eta:g}, not between 0 and 1")
         if not self.horizon_s > 0:
             raise ValueError(f"the horizon is {self.horizon_s:g} s")
         if bad := [d for d in self.demands if not 0 <= d.rps < math.inf]:
@@ -183,11 +186,15 @@ class Problem:
 
     def cost_w(self, column: Column) -> float:
         """What one instance there counts in the objective, in watts."""
-        return self.eta * column.watts + (1 - self.eta) * self.latency_w * column.running
+        eta = self.eta_of(column.kind.service)
+        return eta * column.watts + (1 - eta) * self.latency_w * column.running
 
-    def switch_w(self, joules: float) -> float:
-        """Joules of a change as watts over the horizon."""
-        return self.eta * joules / self.horizon_s
+    def eta_of(self, service: str) -> float:
+        return dict(self.etas).get(service, self.eta)
+
+    def switch_w(self, service: str, joules: float) -> float:
+        """Joules of a change of a service as watts over the horizon."""
+        return self.eta_of(service) * joules / self.horizon_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import datetime
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from ortools.math_opt.python import mathopt
 
@@ -88,7 +89,7 @@ class Programme:
             self.by_setting.setdefault(column.setting, []).append(place)
         self.flow: dict[tuple[str, Setting], mathopt.Variable] = {}
         self.shed: dict[tuple[str, str], mathopt.Variable] = {}
-        self.moved: list[tuple[float, mathopt.Variable]] = []
+        self.moved: list[tuple[float, mathopt.Variable]] = []  # watts of one change, how many
         self.shortage: list[tuple[float, mathopt.Variable]] = []
         self._nodes()
         self._demands(short)
@@ -205,17 +206,18 @@ class Programme:
             if costs := switches.get((kind.service, kind.gpu, kind.tp)):
                 started, stopped = self.model.add_variable(lb=0.0), self.model.add_variable(lb=0.0)
                 terms |= {started: -1.0, stopped: 1.0}
-                self.moved += [(costs.start_j, started), (costs.stop_j, stopped)]
+                switch_w = partial(problem.switch_w, kind.service)
+                self.moved += [(switch_w(costs.start_j), started), (switch_w(costs.stop_j), stopped)]
                 if sleepers := asleep.get(kind, 0):
                     woken = self.model.add_variable(lb=0.0, ub=float(sleepers))
                     terms[woken] = -1.0
-                    self.moved.append((costs.wake_j, woken))
+                    self.moved.append((switch_w(costs.wake_j), woken))
                 balance[kind] = terms
         for move in problem.moves:
             if move.before in balance and move.after in balance:
                 count = self.model.add_variable(lb=0.0, ub=float(held.get(move.before, 0)))
                 balance[move.before][count], balance[move.after][count] = 1.0, -1.0
-                self.moved.append((move.joules, count))
+                self.moved.append((problem.switch_w(move.after.service, move.joules), count))
         for kind, terms in balance.items():
             self._row(terms, least=float(held.get(kind, 0)), most=float(held.get(kind, 0)))
 
@@ -226,9 +228,9 @@ class Programme:
 
     def _cost(self) -> mathopt.LinearSum:
         watts = [n * self.problem.cost_w(column) for n, column in zip(self.n, self.columns, strict=True)]
-        changes = [variable * self.problem.switch_w(joules) for joules, variable in self.moved if joules]
+        changes = [variable * watts for watts, variable in self.moved if watts]
         merges = [
-            flow * (self.problem.eta * more_w)
+            flow * (self.problem.eta_of(setting.kind.service) * more_w)
             for (pool, setting), flow in self.flow.items()
             if (more_w := self.exchange.rates[setting][pool].more_w)
         ]

@@ -123,6 +123,7 @@ class ServiceSpec:
     engine_priority: bool = False
     migration: bool = True
     predictor: PredictorSpec = field(default_factory=PredictorSpec)
+    eta: float | None = None  # 1: plans count joules alone, 0: latency alone; None: as the controller is configured
 
     def pool_for(self, output_size: str) -> int:
         """Index of the first pool that serves `output_size`; the last pool serves whatever no pool names."""

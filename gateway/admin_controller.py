@@ -185,8 +185,10 @@ def _ask(running: Running, body: Proposal) -> Ask:
         raise Conflict("no service can be planned yet: nothing has arrived", code="not_planned")
     if body.gpus is not None and body.gpus < max(1, controller.knowledge.settings.floor):
         raise BadRequest("fewer GPUs than instances that must be ready", param="gpus")
-    settings = knowledge.settings if body.eta is None else replace(knowledge.settings, eta=body.eta)
-    knowledge = replace(knowledge, settings=settings, gpus=body.gpus or knowledge.gpus)
+    knowledge = replace(knowledge, gpus=body.gpus or knowledge.gpus)
+    if body.eta is not None:
+        services = {name: replace(one, spec=replace(one.spec, eta=None)) for name, one in knowledge.services.items()}
+        knowledge = replace(knowledge, services=services, settings=replace(knowledge.settings, eta=body.eta))
     reason = f"proposed, load x {body.load:g}"
     ask = ask_for(chosen, controller.seen, knowledge, controller.overrides, reason)
     return replace(ask, asked={name: replace(one, load=body.load) for name, one in ask.asked.items()})

@@ -241,6 +241,9 @@ class ServiceConfig(Section):
         "ids; one that knows no return_token_ids ignores it.",
     )
     slo: SloConfig = Field(default_factory=SloConfig, description="Latency promises.")
+    eta: float | None = Field(
+        default=None, ge=0, le=1, description="As controller.eta, for this service. null: as that says."
+    )
     predictor: PredictorConfig = Field(default_factory=PredictorConfig, description="Foretells answers' lengths.")
     edges: EdgesConfig = Field(default_factory=EdgesConfig, description="Class edges in tokens, upper edge inclusive.")
     pools: Items[PoolConfig] = Field(min_length=1, description="Pools, shortest answers first.")
@@ -357,6 +360,7 @@ def _service(name: str, service: ServiceConfig) -> ServiceSpec:
         engine_priority=service.engine_priority,
         migration=service.migration,
         predictor=service.predictor.spec(),
+        eta=service.eta,
     )
 
 

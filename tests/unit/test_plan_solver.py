@@ -42,6 +42,13 @@ KINDS = {c.kind.pool + str(c.kind.tp): c.kind for c in tiny().columns}
         tiny((0.3, 0.2), current=((KINDS["short4"], 1),), switches=(SwitchJoules("chat", "H100", 4, 5e5, 1e4),)),
         tiny((2.0, 0.6), power_cap_w=2900.0),
         tiny((1.5, 0.5), eta=0.3, latency_w=100.0),
+        tiny(
+            (1.5, 0.5),
+            etas=(("chat", 0.3),),
+            latency_w=100.0,
+            current=((KINDS["short4"], 1),),
+            switches=tuple(SwitchJoules("chat", "H100", tp, 5e5, 1e4) for tp in (2, 4)),
+        ),
         tiny((1.5, 0.5), bounds=(Bound("chat", "short", 2, 2),)),
         tiny(
             (4.0, 0.2),
@@ -141,6 +148,20 @@ def test_eta_goes_from_least_joules_to_least_latency() -> None:
     flight = [sum(g.count * g.column.running for g in ends[eta].groups) for eta in (1.0, 0.5, 0.0)]
     assert watts == sorted(watts) and watts[0] < watts[-1]
     assert flight == sorted(flight, reverse=True) and flight[0] > flight[-1]
+
+
+def test_each_service_may_have_its_own_eta() -> None:
+    task = problem((2.0, 1.0), (2, 4), (NodeShape("H100", 8, 4),), services=("chat", "batch"), latency_w=200.0)
+    both, mixed = solve(task, EXACT), solve(replace(task, etas=(("chat", 0.0),)), EXACT)
+
+    def sums(plan: Plan, service: str) -> tuple[float, float]:
+        mine = [(g.count * g.column.watts, g.count * g.column.running) for g in plan.groups
+                if g.column.kind.service == service]  # fmt: skip
+        return sum(watts for watts, _ in mine), sum(running for _, running in mine)
+
+    assert sums(mixed, "chat")[1] < sums(both, "chat")[1], "fewer in flight, whatever the watts"
+    assert sums(mixed, "chat")[0] > sums(both, "chat")[0]
+    assert sums(mixed, "batch")[0] == pytest.approx(sums(both, "batch")[0], rel=0.02)
 
 
 def test_floors_and_n_plus_one_hold_where_gpus_allow_and_are_told_where_not() -> None:
