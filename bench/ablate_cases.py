@@ -71,6 +71,7 @@ def loads(data: Path) -> dict[str, Loaded]:
     return {
         "conv-x8": conv(0.0, 3600.0, 8.0, 12),
         "conv-x8-own": conv(0.0, 3600.0, 8.0, 10),
+        "conv-10": conv(600.0, 600.0, 4.0, 6),
         "conv-x4": conv(0.0, 3600.0, 4.0, 5),
         "conv-20": conv(1200.0, 1200.0, 4.0, 5),
         "code-x4": coded(0.0, 3600.0, 4.0, 14),
@@ -99,6 +100,7 @@ def _no_room(room: Any, mean: Any) -> Any:
 
 NEVER = 10**9
 NO_SURGE = {"predictor.load_windows:excess": _no_excess}
+NO_PEAK = {"predictor.load_headroom:HeadRoom.upper": _no_room}
 ROOM_OFF = {"controller.planning:MEAN_ROOM": 1.0, **NO_SURGE}
 NO_TRIM = {"controller.health:TRIMS": (1.0, 1.0)}
 LOOSE = "slo.times=1000"
@@ -118,8 +120,8 @@ VARIANTS: tuple[Variant, ...] = (
     Variant("foresight", "cause", "plans know the next five minutes", plan=foreseen),
     Variant("foresight, no start-up", "cause", "both", AT_ONCE, plan=foreseen),
     Variant("lengths known", "cause", "predictor never wrong", ("predictor=oracle",)),
-    Variant("no head-room", "cause", "plans carry the forecast's mean, not a tenth more, no peak, no surge",
-            constants={**ROOM_OFF, "predictor.load_headroom:HeadRoom.upper": _no_room}),
+    Variant("no head-room", "cause", "plans carry the forecast's mean: no tenth more, no peak, no surge",
+            constants={**ROOM_OFF, **NO_PEAK}),
     Variant("fine clocks", "cause", "a clock every 20 MHz", clocks_mhz=FINE_MHZ),
     Variant("floor 1", "cause", "one instance may do", settings={"floor": 1}),
     Variant("N+1", "cause", "one instance more than needed (off as shipped)", settings={"spare": True}),
@@ -134,7 +136,8 @@ VARIANTS: tuple[Variant, ...] = (
     Variant("no ladder", "part", "no boost, spill, shed", constants={"controller.pressure:LADDER": ()}),
     Variant("no merging", "part", "three pools stay three", settings={"merge": False}),
     Variant("no moves of overruns", "part", "only a dead instance's answers move", ("migration=failure",)),
-    Variant("no surges", "part", "peaks by the minute only", constants=NO_SURGE),
+    Variant("no surges", "part", "room for the forecast's own peak only", constants=NO_SURGE),
+    Variant("no peak", "part", "room for surges only, not for the forecast's own peak", constants=NO_PEAK),
     Variant("static", "level", "TP8 at the highest clock, as many as SinglePool, this router", one_pool=True,
             plan=lambda case: held(case, tps=(8,), clocks=False, counts=False)),
     Variant("clocks only", "level", "TP8, as many as SinglePool", one_pool=True,

@@ -40,7 +40,7 @@ class Foreseen:
     def forecast(self, wall_s: float, horizon_s: float, coverage: float) -> Forecast:
         first = min(len(self.minutes) - 1, int(self.now_s / MINUTE_S))
         ahead = self.minutes[first : first + max(1, round(horizon_s / MINUTE_S))]
-        mean, busiest = ahead.mean(axis=0), ahead[ahead[:, :, 1].sum(axis=1).argmax()]
+        mean, busiest = ahead.mean(axis=0), ahead[ahead[:, :, 0].sum(axis=1).argmax()]
         upper = np.maximum(mean, busiest)
         return Forecast(
             wall_s, horizon_s, coverage, 0.0, _rates(mean), _rates(upper), Rates(*mean.sum(axis=0).tolist()),
