@@ -267,9 +267,9 @@ def test_an_answer_longer_than_predicted_is_weighed(engines: list[Engine], start
     tree = {"model": "tiny", "slo": LOOSE, "pools": pools, "context_tokens": 4096, "launcher": {"kind": "static"}}
     tree |= {"profile": "llama-3.1-8b", "edges": {"input": [256, 1024, 4096], "output": [5, 60]}}
     weighing = start({"tiny": tree}, limits=LIMITS)
-    within = {"emulated_output_tokens": 60}  # an end of its own: one at a limit would teach nothing of longer ones
+    within = {"emulated_output_tokens": 40}  # an end of its own: one at a limit would teach nothing of longer ones
     whole = uncut(engines[0], "chat", **within)
-    for _ in range(30):  # and the predictor learns that answers have 60 tokens
+    for _ in range(30):  # and the predictor learns that answers have 40 tokens
         assert said(ask(weighing, "chat", **within).content) == whole
     assert b"joulegate_overruns_total{" not in metrics(weighing)
     whole = uncut(engines[0], "chat", ignore_eos=True)
