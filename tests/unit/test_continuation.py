@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gateway.continuation import Cut, Seam, cut_of, left_of, request_of, stays_because
@@ -75,19 +75,15 @@ def test_after_reasoning_the_end_has_to_fit() -> None:
 WORDS = st.text(alphabet="ab\u2014", max_size=12)
 
 
-@given(
-    before=WORDS, held=WORDS, after=WORDS, stops=st.lists(st.text(alphabet="ab", min_size=1, max_size=4), max_size=2)
-)
-def test_across_the_cut_a_stop_string_ends_as_in_one_piece(
-    before: str, held: str, after: str, stops: list[str]
-) -> None:
-    """Of stop strings that begin before the cut; those behind it are the next instance's to see."""
+@given(whole=WORDS, after=WORDS, stops=st.lists(st.text(alphabet="ab", min_size=1, max_size=4), max_size=2))
+def test_across_the_cut_a_stop_string_ends_as_in_one_piece(whole: str, after: str, stops: list[str]) -> None:
+    """Of stop strings that begin before the cut; those behind it are the next instance's to see. vLLM holds back all but
+    one character of the longest, unless the stop string belongs to the answer."""
+    assume(not any(stop in whole for stop in stops))  # the first instance would have stopped
     longest = max(map(len, stops), default=1) - 1
     for include in (False, True):
-        sent, kept = (before + held, "") if include else (before, held[-longest:] if longest else "")
-        whole = sent + kept
-        if any(stop in whole for stop in stops):
-            continue  # the first instance would have stopped
+        cut_at = len(whole) if include else max(0, len(whole) - longest)
+        sent, kept = whole[:cut_at], whole[cut_at:]
         seam = Seam(sent, kept, stops, include_stop=include)
         out, stopped = "", None
         for at, character in enumerate(after or " "):
