@@ -184,8 +184,10 @@ def test_when_every_instance_fails_the_client_is_told(name: str, stream: bool, g
     said = gateway.post(stream=stream)
     error = said.json()["error"]
     assert (said.status_code, error["type"], error["code"]) == (502, "server_error", "upstream_failed")
-    # Who breaks the connection off may have died of the request: two such are enough.
-    assert sorted(len(b.requests) for b in stage.backends) == ([0, 1, 1] if name == "refuse" else [1, 1, 1])
+    # Who hangs up and still says that it is healthy did not die of the request. A connection that was idle before may have
+    # been closed anyway: on such a one a request is sent again.
+    most = 2 if name == "refuse" else 1
+    assert all(1 <= len(backend.requests) <= most for backend in stage.backends)
     claude = gateway.post("/v1/messages", stream=stream)
     assert claude.status_code == 502
     assert claude.json()["type"] == "error" and claude.json()["error"]["type"] == "api_error"
