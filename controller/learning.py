@@ -14,9 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 KNOWN = 3  # minutes at a clock from which its mean counts
-PRIOR = (
-    0.3  # deviation of measured over priced watts where nothing is known: the model's own misses (docs/validation.md)
-)
+PRIOR = 0.3  # deviation of measured over priced watts where nothing is known: the model's misses (docs/validation.md)
 NOISE = 0.05  # of a minute's mean: no arm is surer than that over the root of its minutes
 SPENT = 0.5  # share of the hour's error budget beyond which slack is thin
 

@@ -6,7 +6,6 @@ is told of in the log and harms nothing: the controller learns anew."""
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 
 import msgspec
@@ -15,6 +14,7 @@ import structlog
 from controller.checkpoint import Saved, restored
 from controller.loop import Controller
 from core.clock import Clock
+from core.files import write_whole
 from core.service import ServiceSpec
 
 EVERY_S = 30.0
@@ -51,12 +51,8 @@ class Checkpoint:
                 await asyncio.to_thread(self.write)
 
     def write(self) -> None:
-        """Whole or not at all: into a file beside it, which then takes its name."""
         saved = Saved(self._clock.now_s(), self._clock.wall_s(), self._controller.state)
-        beside = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            beside.write_bytes(msgspec.json.encode(saved))
-            beside.replace(self._path)
+            write_whole(self._path, msgspec.json.encode(saved))
         except OSError as error:
             log.warning("the controller's checkpoint cannot be written", path=str(self._path), error=str(error))

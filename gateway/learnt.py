@@ -13,10 +13,10 @@ from pathlib import Path
 import structlog
 
 from core.clock import Clock
+from core.files import write_whole
 from gateway.service import Service
 from predictor.blend import Blend, TemplateState
 from predictor.kept import LARGEST_FILE, TEMPLATES, Learnt, assemble, dump, learnt_of, load, restore
-from predictor.sealed import write_whole
 
 EVERY_S = 60.0
 AT_ONCE = 32  # templates copied between two turns of the loop: 0.3 ms

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from core.errors import UpstreamFailed, UpstreamTimeout
+from core.errors import UpstreamFailed
 from gateway.attempt import AttemptFailed
 from gateway.client import Headers
 from gateway.config import Limits
@@ -19,6 +19,7 @@ from gateway.joined_stream import JoinedStream, closing
 from gateway.service import Service
 from pools.connection import Wires
 from pools.fleet import Fleet, Member
+from pools.probe import health
 
 ALIVE_S = 0.5  # that an instance has to say that it lives
 TEXT_LIMIT_BYTES = 16 * 1024 * 1024
@@ -87,19 +88,9 @@ async def detokenize(wires: Wires, ids: list[int], headers: Headers, model: str,
 
 async def alive_of(fleet: Fleet, instances: Iterable[str]) -> list[str]:
     """Those that answer `/health` at once: only their connections were cut."""
-    asked = list(dict.fromkeys(instances))
-    told = await asyncio.gather(*(_alive(fleet.members.get(one)) for one in asked))
-    return [one for one, alive in zip(asked, told, strict=True) if alive]
-
-
-async def _alive(member: Member | None) -> bool:
-    if member is None:
-        return False
-    try:
-        async with await member.wires.send(b"GET", b"/health", [], b"") as exchange:
-            return (await exchange.head(ALIVE_S)).status == 200
-    except (UpstreamFailed, UpstreamTimeout):
-        return False
+    asked = [one for one in dict.fromkeys(instances) if one in fleet.members]
+    told = await asyncio.gather(*(health(fleet.members[one].probes, ALIVE_S) for one in asked))
+    return [one for one, (healthy, _) in zip(asked, told, strict=True) if healthy]
 
 
 def engine_headers(job: Job, service: Service) -> Headers:

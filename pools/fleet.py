@@ -39,10 +39,12 @@ class FleetLimits:
 
 @dataclass(slots=True)
 class Member:
-    """An instance with what only the fleet needs: its connections and its probe counts."""
+    """An instance with what only the fleet needs: its connections and its probe counts. `probes`: those that only ask
+    for its health, so that no request meets a connection that a probe has left."""
 
     instance: Instance
     wires: Wires
+    probes: Wires
     good: int = 0
     bad: int = 0
     stopping_since_s: float | None = None
@@ -275,6 +277,7 @@ class Fleet:
         self.launcher.stop(instance_id, force=True)
         self._transitions.drop(instance_id)
         member.wires.close()
+        member.probes.close()
         del self.admission.router.instances[instance_id]
         self._event("instance_gone", {"instance": instance_id, "reason": member.instance.reason})
 
@@ -363,8 +366,8 @@ class Fleet:
             adopted=adopted,
             gpus=place.gpus,
         )
-        wires = Wires(place.host, place.port, limits.connect_timeout_s)
-        member = Member(instance, wires, wanted_mhz=pool.clock_mhz)
+        wires, probes = (Wires(place.host, place.port, limits.connect_timeout_s) for _ in range(2))
+        member = Member(instance, wires, probes, wanted_mhz=pool.clock_mhz)
         if self.knobs.leased and not adopted:
             instance.clock_mhz = instance.default_mhz
         else:

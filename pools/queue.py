@@ -11,8 +11,6 @@ from typing import Protocol
 from core.request import Ask
 
 Entry = tuple[float, int, "Ticket"]
-
-
 FIRST, OVER_SHARE, LAST = range(3)  # LAST: who is late wherever it goes, and whoever is in no hurry
 RANKS = (FIRST, OVER_SHARE, LAST)
 

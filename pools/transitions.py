@@ -17,6 +17,7 @@ from pathlib import Path
 import structlog
 
 from core.clock import Clock
+from core.files import write_whole
 from pools.instance import Instance
 from pools.knobs import Knobs
 
@@ -244,12 +245,8 @@ def _loaded(path: Path) -> dict[Kind, deque[Row]]:
 
 
 def _save(path: Path, rows: Mapping[Kind, list[Row]]) -> None:
-    """Whole, or not at all."""
     told = [{"kind": asdict(kind), "rows": [asdict(row) for row in kept]} for kind, kept in rows.items()]
-    half = path.with_name(f"{path.name}.new")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        half.write_text(json.dumps({"transitions": told}))
-        half.replace(path)
+        write_whole(path, json.dumps({"transitions": told}).encode())
     except OSError as error:
         log.warning("transitions cannot be written", file=str(path), why=repr(error))

@@ -12,8 +12,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from core.files import write_whole
 from predictor.features import NAMES
-from predictor.sealed import SealError, seal, unseal, write_whole
+from predictor.sealed import SealError, seal, unseal
 
 SCHEMA = 2
 SHIPPED = Path(__file__).parent / "data" / "shipped.json"

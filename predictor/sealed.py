@@ -1,12 +1,10 @@
 """A value as a file that tells whether it is whole: JSON with a schema number and a checksum.
 
-Owns the envelope and how it is written. Refuses to know what is inside."""
+Owns the envelope. Refuses to know what is inside."""
 
 from __future__ import annotations
 
-import os
 from hashlib import sha256
-from pathlib import Path
 
 import msgspec
 from msgspec import Struct
@@ -37,11 +35,3 @@ def unseal(data: bytes, schema: int) -> bytes:
     if sha256(bytes(held.body)).hexdigest() != held.sha256:
         raise SealError("the checksum does not match; the file is damaged or was edited")
     return bytes(held.body)
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Whole or not at all: somebody may read it at the same moment. OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    half = path.with_name(f"{path.name}.{os.getpid()}.part")
-    half.write_bytes(data)
-    half.replace(path)

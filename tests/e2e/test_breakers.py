@@ -94,4 +94,5 @@ def test_a_request_that_fails_everywhere_opens_one_breaker(wide: Gateway, stage:
     assert [i["breaker_open"] for i in wide.instances().values()].count(True) == 1
     stage.play(fakes.refuse)
     assert wide.post().status_code == 503, "two hang up, and the third takes nothing while it waits"
+    assert wide.post().status_code == 503
     assert all(i["breaker_open"] for i in wide.instances().values()), "who breaks off is ill whatever was asked"
