@@ -117,7 +117,8 @@ class Gateway:
         return state["in_flight"] == 0 and not any(books) and not any(s["queued"] for s in state["services"])
 
     def rows(self, kind: str = "request") -> list[Tree]:
-        lines = self.run_log.read_text().splitlines() if self.run_log.exists() else []
+        whole = self.run_log.read_text().rpartition("\n")[0] if self.run_log.exists() else ""
+        lines = whole.splitlines()  # without the line that is being written
         return [row for row in map(json.loads, lines) if row["kind"] == kind]
 
     def row(self, request_id: str) -> Tree:

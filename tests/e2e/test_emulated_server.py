@@ -308,8 +308,13 @@ def test_pause_aborts_holds_and_resumes(server: Server) -> None:
     async def story() -> None:
         async with httpx.AsyncClient(base_url=server.url, timeout=DEADLINE_S) as http:
             body = {"messages": ASK, "max_tokens": 4000, "ignore_eos": True}
+
+            async def generated() -> int:
+                return int((await http.get("/emulated/state")).json()["generation_tokens"])
+
+            before = await generated()
             running = asyncio.create_task(http.post("/v1/chat/completions", json=body))
-            while (await http.get("/emulated/state")).json()["running"] == 0:
+            while await generated() < before + 10:  # it has text to keep
                 pass
             assert (await http.post("/pause")).json() == {"status": "paused"}
             aborted = (await running).json()["choices"][0]
