@@ -38,7 +38,7 @@ def foretold(config: Path, arrivals: list[Arrival], start_s: float) -> dict[str,
     setup = replace(
         case.setup(spec.pools, gpus),
         costs=replace(case.costs, start_s=start_s, back_after_s=0.0),
-        knowledge=Knowledge({spec.name: known}, settings_of(loaded.controller), gpus) if planned else None,
+        knowledge=Knowledge({spec.name: known}, settings_of(loaded), gpus) if planned else None,
         tick_s=loaded.controller.interval_s, weighs=True,
     )  # fmt: skip
     ran = simulate(setup, opened())

@@ -183,7 +183,7 @@ def _by_service(disk: sqlite3.Connection, span: Span, config: Config, baseline: 
 def _settings(config: Config) -> Any:
     from gateway.wiring import settings_of
 
-    return settings_of(config.controller)
+    return settings_of(config)
 
 
 def _run_logs(config: Config) -> list[Path]:

@@ -12,16 +12,18 @@ from controller.knowledge import ServiceKnowledge, Settings
 from controller.overrides import Override, clock_pinned, paused
 from controller.planning import ServicePlan, Target
 from controller.state import ServiceState
+from controller.trust import Doubt
 from core.instances import Action, Seen, SeenInstance, SetClock, State
 
 NOW_S = 5.0
 
 
 def set_clocks(
-    one: ServiceState, seen: Seen, known: ServiceKnowledge, settings: Settings, overrides: Sequence[Override] = ()
-) -> tuple[ServiceState, list[Action]]:
+    one: ServiceState, seen: Seen, known: ServiceKnowledge, settings: Settings, doubt: Doubt,
+    overrides: Sequence[Override] = (),
+) -> tuple[ServiceState, list[Action]]:  # fmt: skip
     """At their period, and at once where the ladder or the guard says so. Operators may pin a pool's clock, or pause
-    the service: then only the ladder and the guard turn clocks."""
+    the service: then only the ladder and the guard turn clocks. None falls on old observations."""
     plan, now_s = one.plan, seen.now_s
     if plan is None:
         return one, []
@@ -38,15 +40,14 @@ def set_clocks(
         held = paused(overrides, known.spec.name) or not due
         if (held and not boost) or clock_pinned(overrides, known.spec.name, target.kind.pool):
             continue
-        actions += _of_target(target, seen, one, load, kv_tokens, boost)
+        falls = target.kind.pool not in doubt.pools and not _fills(target.kind.pool, one, kv_tokens)
+        actions += _of_target(target, seen, one, load, boost, falls)
     if due:
         one = replace(one, clocks_s=now_s, kv_tokens=kv_tokens)
     return one, actions
 
 
-def _of_target(
-    target: Target, seen: Seen, one: ServiceState, load: float, kv_tokens: dict[str, int], boost: bool
-) -> list[Action]:
+def _of_target(target: Target, seen: Seen, one: ServiceState, load: float, boost: bool, falls: bool) -> list[Action]:
     kind = target.kind
     mine = [
         i for i in seen.instances
@@ -57,13 +58,16 @@ def _of_target(
     if not ready:
         return []
     now_mhz = max(i.clock_mhz for i in ready)
-    rises = kv_tokens.get(kind.pool, 0) > 1.05 * one.kv_tokens.get(kind.pool, 0)
-    mhz = wanted_mhz(target, load, len(ready), now_mhz, boost=boost, may_fall=not rises)
+    mhz = wanted_mhz(target, load, len(ready), now_mhz, boost=boost, may_fall=falls)
     tried = one.learning.clock_mhz
     if tried and not boost and any(price.clock_mhz == tried for price in target.clocks):
-        mhz = now_mhz if rises and tried < now_mhz else tried
+        mhz = now_mhz if not falls and tried < now_mhz else tried
     why = "boost" if boost else f"{load:.2f} of the planned load on {len(ready)}"
     return [SetClock(i.id, mhz, why) for i in mine if i.clock_mhz != mhz and _may(i, mhz)]
+
+
+def _fills(pool: str, one: ServiceState, kv_tokens: dict[str, int]) -> bool:
+    return kv_tokens.get(pool, 0) > 1.05 * one.kv_tokens.get(pool, 0)
 
 
 def _may(instance: SeenInstance, mhz: int) -> bool:

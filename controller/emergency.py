@@ -8,13 +8,15 @@ from dataclasses import replace
 from controller.knowledge import ServiceKnowledge
 from controller.pressure import Standing, climbed, lateness_s, taken
 from controller.state import ServiceState
+from controller.trust import Doubt
 from core.instances import Action, Seen, SeenInstance, SeenPool, State, Steer
 
 
 def climb(
-    one: ServiceState, seen: Seen, known: ServiceKnowledge, notes: list[Mapping[str, object]]
+    one: ServiceState, seen: Seen, known: ServiceKnowledge, doubt: Doubt, notes: list[Mapping[str, object]]
 ) -> tuple[ServiceState, list[Action]]:
-    """A Steer where spilling or shedding begins or ends; boosts are the clocks' business."""
+    """A Steer where spilling or shedding begins or ends; boosts are the clocks' business. Nobody is shed for a queue
+    that may have gone long ago."""
     standings, actions = dict(one.standings), list[Action]()
     pools = [pool for pool in seen.pools if pool.service == known.spec.name]
     ready = [i for i in seen.instances if i.service == known.spec.name and i.state is State.READY]
@@ -23,7 +25,7 @@ def climb(
         if not pool.queued and not before.rungs:
             continue
         late_s = predicted_late_s(pools, place, ready, known, seen.now_s)
-        after = climbed(before, late_s, pool.queued, seen.now_s)
+        after = climbed(before, late_s, pool.queued, seen.now_s, sheds=pool.name not in doubt.queues)
         if after.rungs != before.rungs:
             notes.append(
                 {

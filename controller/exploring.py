@@ -48,7 +48,7 @@ def explored(
         luck = random.Random(f"{name} {seen.now_s:.3f}")
         free = slack(one, seen.now_s, settings)
         return replace(one, learning=chosen(learning, prices, free, luck)) if prices else one
-    watts = next((service.watts for service in seen.services if service.name == name), None)
+    watts = next((s.watts for s in seen.services if s.name == name and s.watts_age_s <= settings.stale_s), None)
     price_w = prices.get(learning.clock_mhz)
     steady = all(i.state is State.READY and i.clock_mhz == learning.clock_mhz for i in there)
     if watts is None or not price_w or not steady or len(there) != sum(ready.values()):

@@ -9,13 +9,15 @@ from dataclasses import dataclass, field
 from core.service import ServiceSpec
 from profiles.engine_model import EngineModel
 
+STALE_S = 10.0
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Periods in seconds. `coverage`: the peak of the next plan period that capacity is kept for, with clocks at their
     highest. `spare`: instances beyond that (N+1). `most_changes`: instances of a service that start at once.
     `switches_per_hour`: starts, by GPUs of the cluster / 100. `harm_windows`: minutes in a row under `promised` after
-    which everything goes to its fastest."""
+    which everything goes to its fastest. `stale_s`: age from which nothing is given up for what is seen."""
 
     plan_every_s: float = 300.0
     clock_every_s: float = 5.0
@@ -33,6 +35,7 @@ class Settings:
     settle_s: float = 120.0
     promised: float = 0.99
     harm_windows: int = 3
+    stale_s: float = STALE_S
     power_cap_w: float = float("inf")
 
 

@@ -52,10 +52,12 @@ def lateness_s(waiting: Sequence[SeenWaiting], now_s: float, tokens_per_s: float
     return worst_s
 
 
-def climbed(standing: Standing, late_s: float, queued: int, now_s: float) -> Standing:
-    """One rung up at most, one down at most."""
-    rungs = standing.rungs
-    if rungs < len(LADDER):
+def climbed(standing: Standing, late_s: float, queued: int, now_s: float, *, sheds: bool = True) -> Standing:
+    """One rung up at most, one down at most. Without `sheds` the topmost is out of reach, and left at once."""
+    rungs, most = standing.rungs, len(LADDER) - (not sheds)
+    if rungs > most:
+        return Standing(most, now_s, now_s + LADDER[most - 1].hold_s, standing.cause)
+    if rungs < most:
         above = LADDER[rungs]
         if late_s > above.late_s and now_s - standing.since_s >= above.after_s:
             cause = f"{queued} wait, the worst is predicted {late_s:.2f} s late"

@@ -34,7 +34,7 @@ class ServiceState:
     """`plan`: the newest. `approved`: the one that `advise` follows: what an operator has applied, or what was in force
     when the mode became advise. `asked_s`: when the plan that is being made was asked for. `surplus_s`: since when
     fewer instances were wanted. `starts_s`: when instances were started, within the last hour. `kv_tokens`: by pool, at
-    the last look."""
+    the last look. `doubted`: what of the last observation was too old to be trusted."""
 
     demand: Demand = field(default_factory=Demand)
     plan: ServicePlan | None = None
@@ -49,6 +49,7 @@ class ServiceState:
     learning: Learning = field(default_factory=Learning)
     failures: Mapping[str, int] = field(default_factory=dict)
     retry_at_s: Mapping[str, float] = field(default_factory=dict)
+    doubted: tuple[str, ...] = ()
 
     def in_force(self, mode: str) -> ServicePlan | None:
         """None: the configured instances are what is wanted."""

@@ -198,6 +198,7 @@ def _service_row(before: Seen, service: SeenService) -> Row:
     """Counts by class, where they have changed."""
     old = next((one for one in before.services if one.name == service.name), SeenService(service.name, ()))
     row: Row = {"name": service.name, "watts": service.watts, "quality": service.quality}
+    row |= {name: age_s for name in ("age_s", "watts_age_s") if (age_s := getattr(service, name))}
     same = len(old.counts) == len(service.counts)
     changes = {
         str(place): [getattr(count, field.name) for field in fields(ClassCount)]
@@ -210,7 +211,10 @@ def _service_row(before: Seen, service: SeenService) -> Row:
 def _service_of(before: Seen, row: Row) -> SeenService:
     old = next((one for one in before.services if one.name == row["name"]), SeenService(row["name"], ()))
     counts = dict(enumerate(old.counts)) | {int(at): ClassCount(*one) for at, one in row.get("counts", {}).items()}
-    return SeenService(row["name"], tuple(counts[place] for place in sorted(counts)), row["watts"], row["quality"])
+    return SeenService(
+        row["name"], tuple(counts[place] for place in sorted(counts)), row["watts"], row["quality"],
+        row.get("age_s", 0.0), row.get("watts_age_s", 0.0),
+    )  # fmt: skip
 
 
 # --- what it was decided with

@@ -36,6 +36,7 @@ from controller.placement import Ground
 from controller.planning import ServicePlan, switch_joules
 from controller.reconcile import BACKOFF_S, LIVE, Wanted, barred_out, dead, steps
 from controller.state import ControllerState, Decision, ServiceState
+from controller.trust import Doubt, doubted
 from core.instances import AS_CONFIGURED, Action, Seen, SeenInstance, SeenService, Start, State, Steer
 
 Notes = list[Mapping[str, object]]
@@ -50,6 +51,7 @@ class View:
     seen: Seen
     name: str
     instances: tuple[SeenInstance, ...]
+    doubt: Doubt
     overrides: tuple[Override, ...] = ()
 
     @property
@@ -82,7 +84,8 @@ def tick(
     proposed: list[Action] = []
     applied = {name: plan for order in orders if isinstance(order, Apply) for name, plan in order.plans.items()}
     for name in dict.fromkeys(pool.service for pool in seen.pools):
-        view = View(seen, name, tuple(i for i in seen.instances if i.service == name), overrides)
+        doubt = doubted(seen, name, knowledge.settings)
+        view = View(seen, name, tuple(i for i in seen.instances if i.service == name), doubt, overrides)
         one = _watched(services.get(name, ServiceState()), view, knowledge, notes)
         one = _with_plan(one, view, knowledge, answer, applied.get(name), notes)
         services[name], done, would = _acted(one, view, knowledge, notes)
@@ -146,16 +149,29 @@ def _news(one: ServiceState, plan: ServicePlan, name: str, notes: Notes) -> None
 
 
 def _watched(one: ServiceState, view: View, knowledge: Knowledge, notes: Notes) -> ServiceState:
-    """Load and attainment of the time since the last tick."""
+    """Load and attainment since the last tick, at the time that they tell of."""
     known, counts = knowledge.services.get(view.name), _counts(view)
+    one = _trusted(one, view, notes)
     if known is None or counts is None:
         return one
     before = one.demand.counts
-    demand = observed(one.demand, known.spec, view.seen.wall_s, counts.counts)
-    health = judged(one.health, before, counts.counts, view.seen.now_s, knowledge.settings)
+    demand = observed(one.demand, known.spec, view.seen.wall_s - counts.age_s, counts.counts)
+    health = judged(one.health, before, counts.counts, view.seen.now_s - counts.age_s, knowledge.settings)
     if health.harmed_until_s > one.health.harmed_until_s and plannable(view.name, knowledge):
         notes.append({"note": "do_no_harm", "service": view.name, "bad_minutes": health.bad})
     return taught(replace(one, demand=demand, health=health), one.health, knowledge.settings)
+
+
+def _trusted(one: ServiceState, view: View, notes: Notes) -> ServiceState:
+    """What has become too old to be trusted is told once, and so is what is fresh again."""
+    now = tuple(sorted(view.doubt.what))
+    if now == one.doubted:
+        return one
+    if stale := [name for name in now if name not in one.doubted]:
+        notes.append({"note": "stale", "service": view.name, "what": {name: view.doubt.what[name] for name in stale}})
+    if fresh := [name for name in one.doubted if name not in now]:
+        notes.append({"note": "fresh_again", "service": view.name, "what": fresh})
+    return replace(one, doubted=now)
 
 
 def _counts(view: View) -> SeenService | None:
@@ -169,8 +185,8 @@ def _decided(one: ServiceState, view: View, knowledge: Knowledge, notes: Notes) 
     actions += clocks(view.overrides, view.seen, view.name)
     if plannable(view.name, knowledge):
         known = knowledge.services[view.name]
-        one, ladder = climb(one, view.seen, known, notes)
-        one, turned = set_clocks(one, view.seen, known, knowledge.settings, view.overrides)
+        one, ladder = climb(one, view.seen, known, view.doubt, notes)
+        one, turned = set_clocks(one, view.seen, known, knowledge.settings, view.doubt, view.overrides)
         actions += [*ladder, *turned]
     one, moves = _reconciled(one, view, knowledge)
     return one, [*actions, *moves]
@@ -266,9 +282,9 @@ def _park_s(knowledge: Knowledge, name: str) -> dict[int, float]:
 def _patient(
     one: ServiceState, wanted: Wanted, mine: list[SeenInstance], now_s: float, knowledge: Knowledge, view: View
 ) -> tuple[ServiceState, Wanted]:  # fmt: skip
-    """A surplus must have been one for a while, and starts of an hour are counted, so that nothing thrashes. An
-    emergency may start more, but beyond twice the budget nothing is drained: what goes is what the next one would
-    start again. What an operator ordered waits for none of that."""
+    """A surplus must have been one for a while, of fresh observations, and starts of an hour are counted, so that
+    nothing thrashes. An emergency may start more, but beyond twice the budget nothing is drained: what goes is what the
+    next one would start again. What an operator ordered waits for none of that."""
     settings = knowledge.settings
     live = sum(1 for i in mine if i.state in LIVE)
     fewer = live > sum(wanted.counts.values())
@@ -278,7 +294,7 @@ def _patient(
     recent = sum(1 for at_s in one.starts_s if now_s - at_s < HOUR_S)
     urgent = any(standing.rungs for standing in one.standings.values()) or one.health.harmed_until_s > now_s
     starts = settings.most_changes if urgent else min(settings.most_changes, max(0, int(budget) - recent))
-    spent = recent >= EMERGENCIES * int(budget)
+    spent = recent >= EMERGENCIES * int(budget) or view.doubt.holds
     if lacking(view.overrides, view.name, wanted.counts, mine):
         starts, patient, spent = settings.most_changes, False, False
     return replace(one, surplus_s=since_s), replace(wanted, starts=starts, drain=not (patient or urgent or spent))

@@ -37,6 +37,7 @@ class SeenInstance:
     clock_knob: bool = False  # its clock can be written
     gpus: tuple[str, ...] = ()  # their UUIDs, where they are known
     parks: bool = False  # it can be put to sleep, as far as is known
+    age_s: float = 0.0  # how long ago it was as it is shown, in whole seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class SeenPool:
     managed: bool  # False for static pools, whose instances somebody else runs
     waiting: tuple[SeenWaiting, ...] = ()  # the earliest deadlines first; the first WAITING_SEEN of them
     pinned: bool = False  # an operator set `wanted`: no plan changes it until it is let go
+    age_s: float = 0.0  # how long ago the queue was like this
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +81,15 @@ class ClassCount:
 @dataclass(frozen=True, slots=True)
 class SeenService:
     """The load of one service: nine counts, in the order of core.service.CLASSES. `watts`: what all its instances draw
-    now, `quality` how that is known (measured or modelled); None = not known."""
+    now, `quality` how that is known (measured or modelled); None = not known. `age_s`, `watts_age_s`: how long ago the
+    counts and the watts were so."""
 
     name: str
     counts: tuple[ClassCount, ...]
     watts: float | None = None
     quality: str = "modelled"
+    age_s: float = 0.0
+    watts_age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

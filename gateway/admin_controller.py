@@ -66,6 +66,7 @@ class ServicePlanView(BaseModel):
     trim: float = Field(description="what attainment has taught: above 1 the plan keeps more room than forecast")
     bad_minutes: int
     at_maximum: bool = Field(description="promises were broken for some minutes: everything runs at its fastest")
+    doubted: list[str] = Field(description="seen too long ago to be trusted: nothing is slowed or drained for it")
 
 
 class MadeView(BaseModel):
@@ -244,6 +245,7 @@ def _service(name: str, one: ServiceState, mode: str, now_s: float, every_s: flo
         trim=one.health.trim,
         bad_minutes=one.health.bad,
         at_maximum=one.health.harmed_until_s > now_s,
+        doubted=list(one.doubted),
     )
 
 

@@ -113,6 +113,11 @@ def _note(row: Mapping[str, Any]) -> tuple[str, str, str, str]:
     if note == "do_no_harm":
         why = f"{row.get('bad_minutes')} minutes in a row under the promise"
         return "guard", "bad", "everything at its fastest", why
+    if note == "stale":
+        ages = ", ".join(f"{name} {age_s:.0f} s" for name, age_s in row["what"].items())
+        return "guard", "notice", "seen too long ago to slow down or drain for it", ages
+    if note == "fresh_again":
+        return "guard", "info", "seen as it is again", ", ".join(row["what"])
     rungs: Sequence[str] = row.get("rungs", ())
     if not rungs:
         return "ladder", "info", f"{row.get('pool')} leaves the ladder", str(row.get("cause", ""))

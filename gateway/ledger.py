@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from core.clock import Clock
 from core.instances import State
@@ -35,7 +36,7 @@ LINES = {
 class Seat:
     """One instance in the books. `from_s`: until then everything is booked; `token_j` and `seq_w`: joules of a prefill
     token and watts of a decoding sequence there, as last seen; `guessed_j`: booked by the model since its counter was
-    last read."""
+    last read, at `counted_s`; -inf: never."""
 
     instance: Instance
     service: str
@@ -47,6 +48,7 @@ class Seat:
     token_j: float = 0.0
     seq_w: float = 0.0
     guessed_j: float = 0.0
+    counted_s: float = -inf
     watts: dict[str, float] = field(default_factory=dict)
 
 
@@ -191,6 +193,16 @@ class Ledger:
         """By instance."""
         return {name: Drawn(seat.watts, seat.quality) for name, seat in self._seats.items()}
 
+    def metered(self, service: str) -> tuple[float, str, float] | None:
+        """What all instances of a service draw: watts, how that is known, and how old the oldest reading among them is
+        in whole seconds. None where not all of them have counters that were ever read."""
+        seats = [seat for seat in self._seats.values() if seat.service == service]
+        age_s = max((self._clock.now_s() - seat.counted_s for seat in seats), default=inf)
+        if age_s == inf:
+            return None
+        quality = "measured" if all(seat.quality == "measured" for seat in seats) else "modelled"
+        return sum(sum(seat.watts.values()) for seat in seats), quality, max(0.0, age_s // 1.0)
+
     def factors(self) -> dict[tuple[str, int, int], tuple[float, float, float]]:
         """What was learnt of idle, prefill and decode joules, by service, TP and clock."""
         return {key: factors.now() for key, factors in self._factors.items()}
@@ -224,7 +236,7 @@ class Ledger:
         to_s = now_s if counted is None else counted.at_s
         joules = None
         if counted is not None and source is not None:
-            seat.quality = source.quality
+            seat.quality, seat.counted_s = source.quality, counted.at_s
             # A counter older than the seat has counted for somebody else: another's server, or one that was taken over.
             from_zero = source.from_zero and counted.age_s <= to_s - seat.from_s + SLACK_S
             if not self.odometers.knows(counted.parts):  # its first value tells of all the time since it began

@@ -16,7 +16,7 @@ import httpx
 from prometheus_client.core import Metric
 from prometheus_client.registry import CollectorRegistry
 
-from controller.knowledge import Knowledge, ServiceKnowledge, Settings
+from controller.knowledge import STALE_S, Knowledge, ServiceKnowledge, Settings
 from controller.loop import Controller, Solve, solved_aside
 from controller.planning import ServicePlan
 from controller.solve_worker import SolveWorker
@@ -57,6 +57,7 @@ from predictor.tokens import ExactCount
 from profiles.engine_model import EngineModel, load_engine_model
 
 CONTROL_TIMEOUT_S = 2.0
+PROBES = 2  # an instance may miss one before it is old news
 SOLVE_S = 1.0  # for the integer programme; the plan is there before
 
 
@@ -137,6 +138,7 @@ def build(
         islands=lambda: islands_seen(agents),
     )
     ledger = make_ledger(config, clock, cluster, shared)
+    cluster.metered = ledger.metered
     ledger.on_tick = lambda tick: events.send("energy", energy_event(tick))
     gateway = Gateway(
         services, Keyring(config.auth.keys), RateLimiter(), config.limits, clock, recorder, metrics, LoopLag(clock),
@@ -145,9 +147,7 @@ def build(
     mode = Mode(config.controller.mode)
     controller = Controller(
         cluster, clock, recorder, interval_s=config.controller.interval_s,
-        knowledge=lambda: known(
-            gateway, config.controller, mode.name, gpus_of(config.controller.gpus, agents), transitions
-        ),
+        knowledge=lambda: known(gateway, config, mode.name, gpus_of(config.controller.gpus, agents), transitions),
         solve=make_solve(config.controller, shared.worker, clock, recorder),
     )  # fmt: skip
     metrics.gauges = lambda: [
@@ -210,8 +210,9 @@ def plan_in_force(controller: Controller, mode: str, service: str) -> ServicePla
     return None if state is None else state.in_force(mode)
 
 
-def known(gateway: Gateway, config: ControllerConfig, mode: str, gpus: int, transitions: Transitions) -> Knowledge:
+def known(gateway: Gateway, settings: Config, mode: str, gpus: int, transitions: Transitions) -> Knowledge:
     """What the controller decides with, as promises and configuration are now."""
+    config = settings.controller
     if config.plan == "configured":  # load and attainment are watched all the same
         watched = {name: ServiceKnowledge(service.spec, None) for name, service in gateway.services.items()}
         return Knowledge(watched, gpus=gpus, mode=mode)
@@ -222,13 +223,15 @@ def known(gateway: Gateway, config: ControllerConfig, mode: str, gpus: int, tran
             steps = {tp: step_tokens(model, tp, max(model.clocks_mhz), spec.slo.tbt_s) for tp in model.points}
             costs = transitions.switch_j(name), transitions.wake_j(name), transitions.reshard_j(name)
             services[name] = ServiceKnowledge(spec, model, steps, *costs)
-    return Knowledge(services, settings_of(config), gpus, config.node_gpus, mode)
+    return Knowledge(services, settings_of(settings), gpus, config.node_gpus, mode)
 
 
-def settings_of(config: ControllerConfig) -> Settings:
+def settings_of(settings: Config) -> Settings:
+    """Nothing is old that is no older than PROBES probes in a row can make it."""
+    config, probes = settings.controller, settings.health
     return Settings(
         plan_every_s=config.plan_interval_s, eta=config.eta, spare=config.spare, park=config.park,
-        learn=config.learn,
+        learn=config.learn, stale_s=max(STALE_S, PROBES * (probes.interval_s + probes.timeout_s)),
         power_cap_w=inf if config.power_cap_w is None else config.power_cap_w,
     )  # fmt: skip
 

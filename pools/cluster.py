@@ -34,10 +34,14 @@ from pools.gpu_book import Islands
 from pools.probe import health
 from pools.sleepers import Sleepers
 
+Metered = Callable[[str], tuple[float, str, float] | None]  # of a service: watts, their quality, their age in seconds
+NO_METER: Metered = lambda service: None  # noqa: E731
+
 
 class LiveCluster:
     """Owns the fleets by service name, those that retire, the prober tasks and the keeper of clocks. `gpus`: how many
-    instances may use; 0: nobody counts them. `islands`: which of them NVLink joins, where that is known.
+    instances may use; 0: nobody counts them. `islands`: which of them NVLink joins, where that is known. `metered`:
+    what energy counters say that a service draws.
 
     A service may be removed and come back before its instances have drained: then two fleets bear its name for a
     while, the one in `fleets` and one in `retiring`."""
@@ -51,6 +55,7 @@ class LiveCluster:
         self.changed = asyncio.Event()
         self.clocks = ClockKeeper(self.all_fleets, clock)
         self.sleepers = Sleepers()
+        self.metered = NO_METER
         self._clock = clock
         self._gpus = gpus
         self._islands = islands
@@ -80,10 +85,16 @@ class LiveCluster:
             seen_pools, seen_instances = fleet.observe()
             pools += seen_pools
             instances += seen_instances
-        services = tuple(SeenService(f.spec.name, f.counts.seen(), *f.watts()) for f in self.fleets.values())
+        services = tuple(self._service(fleet) for fleet in self.fleets.values())
         used = sum(i.tp for i in instances if not i.adopted)
         gpus = SeenGpus(self._gpus(), used, 0, self._islands())
         return Seen(self._clock.now_s(), tuple(pools), tuple(instances), services, gpus, self._clock.wall_s())
+
+    def _service(self, fleet: Fleet) -> SeenService:
+        """Watts as they are counted, and else as the engine model has them now."""
+        name = fleet.spec.name
+        watts, quality, age_s = self.metered(name) or (*fleet.watts(), 0.0)
+        return SeenService(name, fleet.counts.seen(), watts, quality, watts_age_s=age_s)
 
     async def apply(self, action: Action) -> None:
         """Idempotent: an action on something that has gone does nothing. GPUs of this host need no giving back."""

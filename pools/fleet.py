@@ -45,6 +45,7 @@ class Member:
     instance: Instance
     wires: Wires
     probes: Wires
+    heard_s: float = 0.0  # when it last answered a probe
     good: int = 0
     bad: int = 0
     stopping_since_s: float | None = None
@@ -233,6 +234,7 @@ class Fleet:
         if member is None or member.turn.locked():
             return
         member.good, member.bad = (member.good + 1, 0) if healthy else (0, member.bad + 1)
+        member.heard_s = self._clock.now_s() if healthy else member.heard_s
         state = member.instance.state
         if healthy and state in (State.STARTING, State.FAILED) and member.good >= self._limits.probe_rise:
             if state is State.STARTING or member.instance.adopted:
@@ -317,7 +319,7 @@ class Fleet:
 
     def observe(self) -> tuple[list[SeenPool], list[SeenInstance]]:
         """A retired fleet shows instances only: a pool of that name may belong to its service's next fleet."""
-        router = self.admission.router
+        router, now_s = self.admission.router, self._clock.now_s()
         pools = [
             SeenPool(
                 self.spec.name, p.name, self.wanted.get(p.name, 0), p.tp, router.queued(i), self.launcher.managed,
@@ -331,6 +333,7 @@ class Fleet:
                 held=m.resumable and m.instance.state is State.DRAINING,
                 clock_knob=self.knobs.clock and not m.knob_refused,
                 parks=self.launcher.managed and not m.sleepless,
+                age_s=max(0.0, now_s - m.heard_s) // 1.0,
             )
             for m in self.members.values()
         ]
@@ -367,7 +370,7 @@ class Fleet:
             gpus=place.gpus,
         )
         wires, probes = (Wires(place.host, place.port, limits.connect_timeout_s) for _ in range(2))
-        member = Member(instance, wires, probes, wanted_mhz=pool.clock_mhz)
+        member = Member(instance, wires, probes, now_s, wanted_mhz=pool.clock_mhz)
         if self.knobs.leased and not adopted:
             instance.clock_mhz = instance.default_mhz
         else:

@@ -122,12 +122,12 @@ class Instance:
         self.reason = reason
 
     def seen(
-        self, service: str, *, held: bool = False, clock_knob: bool = False, parks: bool = False
+        self, service: str, *, held: bool = False, clock_knob: bool = False, parks: bool = False, age_s: float = 0.0
     ) -> SeenInstance:  # fmt: skip
         return SeenInstance(
             self.id, service, self.pool, self.tp, self.state, self.requests, self.since_s, self.adopted, held,
             self.clock_mhz, self.sequences, self.kv_tokens, self.prefill_tokens, self.tbt.limit_s, clock_knob,
-            self.gpus, parks,
+            self.gpus, parks, age_s,
         )  # fmt: skip
 
     def open_to(self, now_s: float) -> bool:

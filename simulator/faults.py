@@ -123,18 +123,22 @@ class Blurred:
 
 
 def _late(seen: Seen, past: Seen) -> Seen:
-    """Who lives is known at once (connections tell); what they hold and who waits is as it was."""
+    """Who lives is known at once (connections tell); what they hold and who waits is as it was, and says how old it
+    is."""
+    age_s = seen.now_s - past.now_s
     old = {one.id: one for one in past.instances}
-    instances = tuple(_with_load(one, old[one.id]) if one.id in old else one for one in seen.instances)
+    instances = tuple(_with_load(one, old[one.id], age_s) if one.id in old else one for one in seen.instances)
     queues = {pool.name: pool for pool in past.pools}
     pools = tuple(
-        replace(pool, queued=queues[pool.name].queued, waiting=queues[pool.name].waiting) for pool in seen.pools
+        replace(pool, queued=queues[pool.name].queued, waiting=queues[pool.name].waiting, age_s=age_s)
+        for pool in seen.pools
     )
-    return replace(seen, instances=instances, pools=pools, services=past.services)
+    services = tuple(replace(one, age_s=age_s, watts_age_s=age_s) for one in past.services)
+    return replace(seen, instances=instances, pools=pools, services=services)
 
 
-def _with_load(one: SeenInstance, old: SeenInstance) -> SeenInstance:
+def _with_load(one: SeenInstance, old: SeenInstance, age_s: float) -> SeenInstance:
     return replace(
         one, running=old.running, sequences=old.sequences, kv_tokens=old.kv_tokens, prefill_tokens=old.prefill_tokens,
-        tbt_limit_s=old.tbt_limit_s,
+        tbt_limit_s=old.tbt_limit_s, age_s=age_s,
     )  # fmt: skip

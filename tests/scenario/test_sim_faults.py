@@ -52,6 +52,15 @@ def test_the_controller_lives_with_what_does_not_work(faults: dict[str, float]) 
     assert ran.tally.attainment_all is not None and ran.tally.attainment_all > (0.5 if met["deaths"] else 0.85)
 
 
+def test_a_view_that_is_too_old_lowers_no_clock_and_drains_nothing() -> None:
+    """The same load, seen at once and half a minute late: the clocks that are given up are those of what is fresh."""
+    fresh, late = run(), run(stale_s=30.0)
+    assert fresh.switches.clock_writes > 0
+    assert late.switches.stops == 0
+    assert late.joules > fresh.joules
+    assert late.tally.outcomes[Outcome.SHED] == 0
+
+
 def test_a_seed_repeats_itself_and_another_does_not() -> None:
     one, same, other = (run(singlepool, seed=seed, deaths=20.0, slow_starts=0.5) for seed in (1, 1, 2))
     assert one.joules == same.joules and one.met == same.met

@@ -163,3 +163,16 @@ def test_gpus_of_nobody_are_read_too_and_an_agent_that_is_gone_tells_nothing() -
     assert counters.covers(one)  # type: ignore[arg-type]
     agent.gone = True
     assert counted(counters, one) == {}
+
+
+def test_watts_tell_how_old_the_oldest_reading_is() -> None:
+    world = World()
+    world.read(None)
+    assert world.ledger.metered("svc") is None, "no counter was ever read"
+    world.read(100.0)
+    world.read(400.0)
+    assert world.ledger.metered("svc") == (pytest.approx(300.0), "measured", 0.0)
+    world.read(None, seconds=7.0)
+    watts = world.ledger.metered("svc")
+    assert watts is not None and watts[2] == 7.0
+    assert world.ledger.metered("another") is None
