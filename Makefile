@@ -39,13 +39,13 @@ serve: install ## gateway, controller and three emulated pools on 127.0.0.1:8080
 
 test: install ## all tests but those that need vLLM or a browser
 	$(BIN)/pytest tests/unit tests/scenario -n auto --dist worksteal
-	$(BIN)/pytest tests --ignore=tests/vllm --ignore=tests/browser --ignore=tests/prometheus --ignore=tests/unit --ignore=tests/scenario
+	$(BIN)/pytest tests --ignore=tests/vllm --ignore=tests/browser --ignore=tests/prometheus --ignore=tests/unit --ignore=tests/scenario -n auto --dist loadfile
 
 test-unit: install ## the pure tests, seconds
 	$(BIN)/pytest tests/unit -n auto --dist worksteal
 
 test-e2e: install ## the gateway as a process, official clients, faults
-	$(BIN)/pytest tests/e2e tests/contract
+	$(BIN)/pytest tests/e2e tests/contract -n auto --dist loadfile
 
 test-vllm: install ## three real vLLM servers on the CPU behind the gateway, compared byte by byte
 	bash tests/vllm/install.sh

@@ -20,7 +20,8 @@ from tempfile import TemporaryDirectory
 import uvloop
 
 from bench.gateways import HERE, KEY, MODEL, Place, joulegate, joulegate_config
-from bench.processes import build, free_ports, start_gateway, start_stub
+from bench.processes import build, start_gateway, start_stub
+from pools.ports import free_ports
 
 BURST = 200  # connections opened at once
 

@@ -27,7 +27,7 @@ from typing import Any
 import httpx
 
 from bench.agent_rig import Agent, Process, until
-from bench.processes import free_ports
+from pools.ports import free_ports
 
 MHZ, LEASE_S = 1200, 5.0
 PATIENCE_S = 240.0  # a start of Python on a crowded machine

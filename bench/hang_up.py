@@ -23,9 +23,10 @@ import uvloop
 
 from bench.crowd import request
 from bench.gateways import HERE, Place, joulegate
-from bench.processes import free_ports, start_gateway
+from bench.processes import start_gateway
 from bench.ratios import rank
 from bench.request_steps import EVENT, framed
+from pools.ports import free_ports
 
 AIM_MS, PATIENCE_S, PACE_S = 50.0, 5.0, 0.02
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"

@@ -26,7 +26,7 @@ import yaml
 
 from bench.agent_rig import ROOT, Process, until
 from bench.machine import cpu_s, family, read_stats
-from bench.processes import free_ports
+from pools.ports import free_ports
 from profiles.engine_model import MODEL_SUFFIX, EngineModel, TpPoint, load_engine_model
 from profiles.model_file import save_model
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -35,24 +34,6 @@ def build(folder: Path) -> None:
         newest = max(source.stat().st_mtime, common.stat().st_mtime)
         if not program.exists() or program.stat().st_mtime < newest:
             subprocess.run(["gcc", "-O2", "-Wall", "-o", str(program), str(source)], check=True)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on now, below those that the kernel gives to outgoing connections: a gateway that is
-    started anew needs its port back. All are held at once, so that they differ."""
-    sockets: list[socket.socket] = []
-    try:
-        while len(sockets) < count:
-            one = socket.socket()
-            try:
-                one.bind(("127.0.0.1", random.randrange(20_000, 32_000)))
-                sockets.append(one)
-            except OSError:
-                one.close()
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 def pinned(core: int, argv: Sequence[str]) -> list[str]:

@@ -26,7 +26,7 @@ import httpx
 import yaml
 
 from bench.agent_rig import ROOT, Process, until
-from bench.processes import free_ports
+from pools.ports import free_ports
 
 POOLS = ("one", "two")
 SHIPPED = ROOT / "configs" / "vllm-cpu.yaml"

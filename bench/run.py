@@ -19,9 +19,10 @@ from pathlib import Path
 from bench.counters import usable
 from bench.gateways import AGAIN, BASELINE, OURS, PEERS, Gateway, Place, joulegate, peer, peers_root
 from bench.machine import rss_mb
-from bench.processes import NotStarted, Running, build, free_ports, start_gateway, start_stub
+from bench.processes import NotStarted, Running, build, start_gateway, start_stub
 from bench.results import DIRECT, Results, as_json, failures, share, table
 from bench.segments import FLOOD, PACED, REQUESTS, STEPS, Bench, load_args
+from pools.ports import free_ports
 
 ROOT = Path(__file__).resolve().parent.parent
 ROUNDS_PER_START = 2  # then every gateway is started anew: two starts of one program differ by some per cent

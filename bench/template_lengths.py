@@ -24,9 +24,9 @@ from pathlib import Path
 
 import httpx
 
-from bench.processes import free_ports
 from bench.templates import TEMPLATES
 from core.clock import Clock, SystemClock
+from pools.ports import free_ports
 from predictor.records import read_records
 from predictor.train import HELD_PROMPTS, prompt_share
 

@@ -7,7 +7,6 @@ that was killed has left running."""
 from __future__ import annotations
 
 import hashlib
-import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from core.service import InstanceLimits, PoolSpec, ServiceSpec
 from pools.children import HOME, Child, Orphan, kill_session, orphans, session_cpu_s
 from pools.children import start as start_child
 from pools.gpu_book import GpuBook
+from pools.ports import free_ports
 from pools.weights import read_ahead_aside
 
 EMULATED_ARGV = (
@@ -142,7 +142,7 @@ class ProcessLauncher:
         gpus: tuple[str, ...] = ()
         if any("{gpus}" in word for word in (*argv, *extra.values())):
             gpus = self._gpus.take(instance_id, pool.tp, near)
-        place = Place("127.0.0.1", _free_port(), gpus)
+        place = Place("127.0.0.1", free_ports(1)[0], gpus)
         values = self._values(place, pool)
         if spec.weights:
             read_ahead_aside(spec.weights)
@@ -267,13 +267,6 @@ def _fill(word: str, values: Mapping[str, str]) -> str:
     for name, value in values.items():
         word = word.replace("{" + name + "}", value)
     return word
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def place_of(url: str) -> Place:

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from pools.ports import free_ports
+
 SAMPLES = Path(__file__).parent / "vllm" / "samples"
 APART_S = 0.1  # between the good part of an answer and its failure: the client has seen the first by then
 NAMES = {
@@ -319,7 +321,7 @@ class Backend:
         self.closed_reused = 0
         self.requests: list[Request] = []
         self.connections: set[Connection] = set()
-        self.port = 0
+        (self.port,) = free_ports(1)
         self._server: asyncio.Server | None = None
 
     @property
@@ -329,7 +331,6 @@ class Backend:
     async def open(self) -> None:
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: Connection(self), "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
         if self._server is not None:

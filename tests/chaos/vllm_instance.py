@@ -9,15 +9,16 @@ from pathlib import Path
 
 import httpx
 
+from pools.ports import free_ports
 from tests.fakes import until
-from tests.vllm.servers import READY_S, Server, free_port, prepare, session_members
+from tests.vllm.servers import READY_S, Server, prepare, session_members
 
 
 class VllmInstance:
     def __init__(self, name: str) -> None:
         prepare()
         self.name = f"chaos-{name}"
-        self.port = free_port()
+        (self.port,) = free_ports(1)
         self.start()
 
     def start(self) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, Protocol
 
 import httpx
 
+from pools.ports import free_ports
 from tests.chaos.proxy import Proxy
 from tests.e2e.engines import Engine
 from tests.e2e.process import LOOSE, Gateway, write_config
@@ -80,9 +80,7 @@ class World:
         self.numbers: dict[str, int] = {}  # of instances by the ids that gateways gave them
         (folder / "faults").mkdir()
         self.urls = [f"http://instance-{n}.chaos:{proxy.port}" for n, proxy in enumerate(proxies)]
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        (self.port,) = free_ports(1)
         self.gateway = self._start_gateway()
 
     def _start_gateway(self) -> Gateway:

@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from bench.agent_rig import UUIDS, Agent, Process, until
-from bench.processes import free_ports
 from core.clock import SystemClock
 from pools.agent_client import AgentClient, AgentClocks
 from pools.clocks import ClockRefused, Clocks, EngineClocks, GpuGroup
+from pools.ports import free_ports
 from tests.gpus import library
 
 TP = 4

@@ -3,7 +3,6 @@ time, and leave the instance as it was found. Windows are short: what is judged 
 
 import asyncio
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from core.errors import UpstreamFailed
 from pools.measure import Lengths, Measured, Probe, Rule
 from pools.measure_live import LiveOptions, open_target
 from pools.measure_stats import measured_of
+from pools.ports import free_ports
 from profiles.engine_model import load_engine_model
 from simulator.engine import EngineLimits
 from simulator.measured import SimulatedTarget
@@ -28,9 +28,7 @@ LENGTHS = Lengths("tiny", 200, 30)
 
 
 def start(*flags: str) -> tuple[subprocess.Popen[bytes], str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     command = [sys.executable, "-m", "simulator.serve", "--port", str(port), "--profile", "llama-3.1-8b", *flags]
     child = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
     url = f"http://127.0.0.1:{port}"

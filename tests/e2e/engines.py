@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from pools.ports import free_ports
 from tests.fakes import until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,9 +22,7 @@ class Engine:
     """One server on a port of its own, which it keeps when it is started again."""
 
     def __init__(self, *flags: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        (self.port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{self.port}"
         self.http = httpx.Client(base_url=self.url, timeout=10)
         self._flags = flags

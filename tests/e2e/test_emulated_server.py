@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,8 @@ import httpx
 import openai
 import pytest
 
+from pools.ports import free_ports
+
 ROOT = Path(__file__).parent.parent.parent
 SAMPLES = ROOT / "tests" / "vllm" / "samples"
 MODEL = "tiny"
@@ -26,9 +27,7 @@ DEADLINE_S = 30
 
 class Server:
     def __init__(self, *flags: str) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        (self.port,) = free_ports(1)
         argv = [sys.executable, "-m", "simulator.serve", "--port", str(self.port), "--profile", "llama-3.1-8b"]
         argv += ["--served-model-name", MODEL, "--max-model-len", "4096", *flags]
         self.process = subprocess.Popen(argv, cwd=ROOT, stderr=subprocess.PIPE)

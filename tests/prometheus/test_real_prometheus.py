@@ -4,7 +4,6 @@ real gateway and answers every expression. Needs `prometheus` and `promtool`: ma
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import httpx
 import pytest
 import yaml
 
+from pools.ports import free_ports
 from tests.e2e.process import Gateway, write_config
 from tests.fakes import until
 from tests.prometheus.expressions import ROOT, RULES, expressions, rules
@@ -75,9 +75,7 @@ def prometheus(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> It
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": ["recording.yml", "alerts.yml"], "scrape_configs": [scraped],
     }))  # fmt: skip
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports(1)
     argv = [tool("prometheus"), f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}",
             f"--web.listen-address=127.0.0.1:{port}"]  # fmt: skip
     process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

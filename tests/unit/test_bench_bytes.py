@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from bench.processes import Running, build, free_ports, start_stub
+from bench.processes import Running, build, start_stub
 from bench.segments import faults
+from pools.ports import free_ports
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
 STREAM = ["-c", "4", "-S", "-k", "1", "-b", "bench:n=16,i=1"]

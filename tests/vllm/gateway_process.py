@@ -16,7 +16,8 @@ from pathlib import Path
 import httpx
 import yaml
 
-from tests.vllm.servers import CONTEXT, LOG_DIR, MODEL, ROOT, SLOTS, free_port
+from pools.ports import free_ports
+from tests.vllm.servers import CONTEXT, LOG_DIR, MODEL, ROOT, SLOTS
 
 READY_S = 60.0
 POOLS = {"short": "S", "medium": "M", "long": "L"}
@@ -58,7 +59,7 @@ class Gateway:
     """A gateway process on a free port of 127.0.0.1."""
 
     def __init__(self, config_path: Path) -> None:
-        self.port = free_port()
+        (self.port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = LOG_DIR / "gateway.log"
         LOG_DIR.mkdir(parents=True, exist_ok=True)

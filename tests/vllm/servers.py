@@ -13,13 +13,14 @@ import contextlib
 import ctypes
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import httpx
+
+from pools.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv-vllm" / "bin" / "python"
@@ -49,12 +50,6 @@ FLAGS = (
     f"--max-model-len {CONTEXT} --kv-cache-memory-bytes 64M --max-num-seqs {SLOTS} "
     "--distributed-executor-backend uni --scheduling-policy priority"
 ).split()
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
 
 
 def prepare() -> None:
@@ -95,7 +90,7 @@ class Server:
 
     @classmethod
     def start(cls, name: str, port: int = 0) -> Server:
-        server = cls(name, port or free_port())
+        server = cls(name, port or free_ports(1)[0])
         LOG_DIR.mkdir(parents=True, exist_ok=True)
         command = [PYTHON, "-W", "ignore", "-m", "vllm.entrypoints.openai.api_server"]
         command += ["--model", MODEL_DIR, "--port", str(server.port), *FLAGS]
