@@ -80,6 +80,10 @@ class Limits(Section):
     max_streams: Count = Field(default=1024, description="Requests at once over all services; more get 429.")
     max_queue: Amount = Field(default=512, description="Requests that may wait per service; more get 429.")
     max_wait_s: Seconds = Field(default=60.0, description="Longest wait for a free slot; then 503.")
+    comeback_s: Seconds = Field(
+        default=10.0,
+        description="Longest wait of a request that every instance has failed, for one of them to be well again.",
+    )
     body_timeout_s: Seconds = Field(default=30.0, description="Time a client has to send its body; then 408.")
     header_timeout_s: Seconds = Field(default=10.0, description="Time a client has to send its request head.")
     connect_timeout_s: Seconds = Field(default=2.0, description="Time to connect to an instance.")
@@ -94,7 +98,13 @@ class Limits(Section):
     retries_per_s: float = Field(
         default=2.0, ge=0, le=1e6, description="Repeats a service may make per second, beside a fifth of what arrives."
     )
-    retries: int = Field(default=2, ge=0, le=16, description="Other instances tried before the first byte.")
+    retries: int = Field(
+        default=2,
+        ge=0,
+        le=16,
+        description="Tries after the first, in a row without a token. Twice as many, within max_wait_s, where "
+        "instances break off instead of answering with an error.",
+    )
 
 
 class Health(Section):

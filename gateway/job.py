@@ -57,7 +57,7 @@ class Job:
     status: int = 0
     error: str = ""
     usage: tuple[int, int] | None = None
-    refused: set[str] = field(default_factory=set)
+    refused: dict[str, float] = field(default_factory=dict)  # instances that failed it, and when; inf: for good
     blamed: bool = False  # an instance that answered it with a failure has been counted as failing
     keeps_ids: bool = False  # the instance was asked for the ids of its tokens, for the gateway's sake
     answer: Answer | None = None  # of a stream that could go on elsewhere

@@ -19,14 +19,17 @@ RETRY_PER_S = 2.0  # so that a quiet service is not left without any
 class Tries:
     """Of one request. `failed` is told of every failed attempt that was the instance's fault."""
 
-    __slots__ = ("deaths", "in_vain")
+    __slots__ = ("deaths", "in_vain", "since_s")
 
     def __init__(self) -> None:
         self.deaths: list[str] = []  # instances that may have died of it
         self.in_vain = 0  # failures in a row without a token
+        self.since_s = 0.0  # the first of them
 
-    def failed(self, instance: str, *, died: bool, after_s: float, arrivals: int) -> None:
+    def failed(self, instance: str, now_s: float, *, died: bool, after_s: float, arrivals: int) -> None:
         """`died`: the instance broke off `after_s` after it was sent the request, having answered `arrivals` times."""
+        if arrivals or not self.in_vain:
+            self.since_s = now_s
         self.in_vain = 0 if arrivals else self.in_vain + 1
         if died and after_s <= POISON_S and arrivals < POISON_ARRIVALS:
             self.deaths.append(instance)
@@ -34,6 +37,14 @@ class Tries:
     def acquit(self, instances: Collection[str]) -> None:
         """These live: what broke was the connection."""
         self.deaths = [one for one in self.deaths if one not in instances]
+
+    def spent(self, now_s: float, retries: int, within_s: float, *, vanished: bool) -> bool:
+        """Whether it has failed often enough. `vanished`: the last instance broke off and did not answer with an error.
+        Such failures may be a few faults at once and not the request's fault, so that it is tried twice as often if it
+        has not lasted longer than `within_s`."""
+        if self.in_vain <= retries:
+            return False
+        return not vanished or self.in_vain > 2 * retries or now_s - self.since_s > within_s
 
     @property
     def poison(self) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 from itertools import count
+from math import inf
 
 import structlog
 from msgspec import structs
@@ -130,7 +131,7 @@ class Gateway:
         client.reply(error.status, error_headers(job.request_id, error), error_body(dialect, error))
         if error.status < 500 and error.status != 429:
             return Outcome.CLIENT_ERROR
-        shed = error.status == 429 or error.code == "queue_timeout"
+        shed = not job.refused and (error.status == 429 or error.code == "queue_timeout")  # no instance had it
         return Outcome.SHED if shed else Outcome.FAILED
 
     async def _answer(self, job: Job) -> Outcome:
@@ -206,26 +207,31 @@ class Gateway:
     async def _attempts(self, job: Job, service: Service, ask: Ask, body: bytes) -> Outcome:
         job.body = body
         service.budget.arrived()
+        wait_s: float | None = None
         while True:
             job.attempts += 1
             waited_from_s = self.clock.now_s()
             before = job.progress
             try:
-                async with service.admission.admit(ask, frozenset(job.refused)) as slot:
+                async with service.admission.admit(ask, job.refused, wait_s) as slot:
                     assert job.timing is not None
                     job.timing.queue_s += self.clock.now_s() - waited_from_s
                     job.weighed = slot.weighed
                     return await self.relay.attempt(job, service, slot, body)
             except AttemptFailed as failure:
-                await self._weigh(job, service, failure, max(0, job.progress - before))
+                wait_s = await self._weigh(job, service, failure, max(0, job.progress - before))
+            except Unavailable:
+                job.gave_up = "nobody_back" if job.refused else ""
+                raise
             if job.client.started:
                 assert job.answer is not None
                 prompt, output = len(job.answer.prompt), len(job.answer.ids)
                 assert job.sized is not None
                 ask = rest_of(service, job.sized, ask, prompt, output, self.clock.now_s())
 
-    async def _weigh(self, job: Job, service: Service, failure: AttemptFailed, arrivals: int) -> None:
-        """Returns if the request goes to another instance; raises what its client is told if not."""
+    async def _weigh(self, job: Job, service: Service, failure: AttemptFailed, arrivals: int) -> float | None:
+        """Returns how long the request may wait for another try, None: as any other; raises what its client is told if
+        there is none."""
         now_s = self.clock.now_s()
         if job.client.started:
             reason = why_it_stays(job)
@@ -233,34 +239,40 @@ class Gateway:
                 failure.error.message += f"; the stream cannot go on elsewhere: {reason}"
                 raise failure.error from None
             job.lost = job.lost or Seam(now_s, job.instance, failure.kind)
-        job.refused = {*(() if arrivals else job.refused), job.instance}
+        leaves = failure.kind in LEAVING
+        until_s = now_s if failure.vanished or leaves else inf
+        job.refused = {**({} if arrivals else job.refused), job.instance: until_s}
         self.metrics.moved(service.spec.name, failure.kind, started=job.client.started)
-        if failure.kind in LEAVING:
-            return
+        if leaves:
+            return None
         after_s = now_s - (job.sent_s or now_s)
         job.tries.failed(
-            job.instance, died=died(failure) and job.sent_s is not None, after_s=after_s, arrivals=arrivals
+            job.instance, now_s, died=died(failure) and job.sent_s is not None, after_s=after_s, arrivals=arrivals
         )
         if job.tries.poison:
             job.tries.acquit(await alive_of(service.fleet, job.tries.deaths))
-        job.gave_up = self._gives_up(job, service, failure, now_s)
+        others = self._others(service, job, failure)
+        hope = others or any(at_s < inf and i in service.fleet.members for i, at_s in job.refused.items())
+        job.gave_up = self._gives_up(job, service, failure, now_s, hope=hope)
         if job.gave_up:
             raise failure.error from None
+        return None if others else min(self.limits.comeback_s, service.admission.max_wait_s)
 
-    def _gives_up(self, job: Job, service: Service, failure: AttemptFailed, now_s: float) -> str:
-        """Why the request is not tried again; empty if it is."""
+    def _gives_up(self, job: Job, service: Service, failure: AttemptFailed, now_s: float, *, hope: bool) -> str:
+        """Why the request is not tried again; empty if it is. `hope`: some instance may take it yet."""
         if failure.final:
             return "final"
         if job.tries.poison:
             return "poison"
-        if job.tries.in_vain > self.limits.retries:
+        within_s = service.admission.max_wait_s
+        if job.tries.spent(now_s, self.limits.retries, within_s, vanished=failure.vanished):
             return "in_vain"
-        if not self._others(service, job, failure):
+        if not hope:
             return "nobody_left"
         return "" if service.budget.take(now_s, service.slots, self.limits.retries_per_s) else "retry_budget"
 
     def _others(self, service: Service, job: Job, failure: AttemptFailed) -> bool:
-        """Whether waiting can help: another instance exists, or the controller replaces the one that vanished."""
+        """Whether another instance exists, or the controller replaces the one that vanished."""
         alive = (State.READY, State.STARTING)
         if any(m.instance.state in alive for i, m in service.fleet.members.items() if i not in job.refused):
             return True

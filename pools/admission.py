@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 from core.clock import Clock
 from core.errors import NotFound, Overloaded, Unavailable
 from core.request import Ask
 from core.service import ServiceSpec
 from pools.instance import Slot
-from pools.queue import Ticket
+from pools.queue import NONE, Ticket
 from pools.router import Router
 
 
 class Admitted:
     """One request's stay. A class of its own, because a generator-based context manager costs three times as much."""
 
-    __slots__ = ("_admission", "_ask", "_refused", "_slot")
+    __slots__ = ("_admission", "_ask", "_max_wait_s", "_refused", "_slot")
 
-    def __init__(self, admission: Admission, ask: Ask, refused: frozenset[str]) -> None:
+    def __init__(
+        self, admission: Admission, ask: Ask, refused: Mapping[str, float], max_wait_s: float | None
+    ) -> None:  # fmt: skip
         self._admission = admission
         self._ask = ask
         self._refused = refused
+        self._max_wait_s = max_wait_s
         self._slot: Slot | None = None
 
     async def __aenter__(self) -> Slot:
-        self._slot = await self._admission.slot(self._ask, self._refused)
+        self._slot = await self._admission.slot(self._ask, self._refused, self._max_wait_s)
         return self._slot
 
     async def __aexit__(self, *_: object) -> None:
@@ -54,11 +58,12 @@ class Admission:
         for ticket in self.router.waiting():
             self._failed(ticket, self._gone())
 
-    def admit(self, ask: Ask, refused: frozenset[str] = frozenset()) -> Admitted:
-        """`async with admission.admit(ask) as slot`: waits for a slot and gives it back whatever happens."""
-        return Admitted(self, ask, refused)
+    def admit(self, ask: Ask, refused: Mapping[str, float] = NONE, max_wait_s: float | None = None) -> Admitted:
+        """`async with admission.admit(ask) as slot`: waits for a slot, at most the service's `max_wait_s` or the one
+        given, and gives it back whatever happens."""
+        return Admitted(self, ask, refused, max_wait_s)
 
-    async def slot(self, ask: Ask, refused: frozenset[str]) -> Slot:
+    async def slot(self, ask: Ask, refused: Mapping[str, float], max_wait_s: float | None) -> Slot:
         if self._closed:
             raise self._gone()
         future: asyncio.Future[Slot] = asyncio.get_running_loop().create_future()
@@ -66,8 +71,9 @@ class Admission:
         slot = self.router.submit(ticket, self._clock.now_s())
         if slot is not None:
             return slot
+        wait_s = self.max_wait_s if max_wait_s is None else max_wait_s
         try:
-            async with asyncio.timeout(self.max_wait_s):
+            async with asyncio.timeout(wait_s):
                 return await future
         except BaseException as error:
             self.router.cancel(ticket)
@@ -75,7 +81,7 @@ class Admission:
             if future.done() and not future.cancelled() and future.exception() is None:
                 future.result().release()
             if isinstance(error, TimeoutError):
-                raise self._gave_up() from None
+                raise self._gave_up(wait_s) from None
             raise
 
     def _placed(self, ticket: Ticket, slot: Slot) -> None:
@@ -99,8 +105,8 @@ class Admission:
     def _gone(self) -> Exception:
         return NotFound(f"The model `{self.router.spec.name}` was removed.", param="model", code="model_not_found")
 
-    def _gave_up(self) -> Exception:
-        waited = f"{self.max_wait_s:g} s"
+    def _gave_up(self, wait_s: float) -> Exception:
+        waited = f"{wait_s:g} s"
         name = self.router.spec.name
         if not self.router.anyone_ready(self._clock.now_s()):
             return Unavailable(f"no instance of {name} became ready within {waited}", retry_after_s=5.0)

@@ -156,7 +156,11 @@ class LiveCluster:
         """While it is in the fleet; a starting one more often, so that it serves as soon as it can."""
         while (member := fleet.members.get(instance_id)) is not None:
             before = member.instance.state
-            fleet.probed(instance_id, *await health(member.probes, self._timeout_s))
+            began_s = self._clock.now_s()
+            healthy, detail = await health(member.probes, self._timeout_s)
+            if healthy:
+                member.instance.well_s = began_s
+            fleet.probed(instance_id, healthy, detail)
             if member.instance.state is not before:
                 self.changed.set()
             starting = member.instance.state is State.STARTING

@@ -88,6 +88,7 @@ class Instance:
         self.state = State.STARTING
         self.since_s = now_s
         self.reason = ""
+        self.well_s = 0.0  # when the last health probe that it passed was begun
         self.boosts_wanted = 0  # overruns for which a higher clock here would have been the cheapest; only grows
         self.leave = False  # streams that can go on elsewhere are to leave it
         self.requests = 0

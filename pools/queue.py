@@ -4,8 +4,9 @@ no network."""
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import chain, count, islice
+from types import MappingProxyType
 from typing import Protocol
 
 from core.request import Ask
@@ -13,6 +14,7 @@ from core.request import Ask
 Entry = tuple[float, int, "Ticket"]
 FIRST, OVER_SHARE, LAST = range(3)  # LAST: who is late wherever it goes, and whoever is in no hurry
 RANKS = (FIRST, OVER_SHARE, LAST)
+NONE: Mapping[str, float] = MappingProxyType({})
 
 
 class Waiter(Protocol):
@@ -22,12 +24,12 @@ class Waiter(Protocol):
 
 
 class Ticket:
-    """A request that waits. `refused` are ids of instances it must not go to again. `late`: it cannot be in
-    time any more."""
+    """A request that waits. `refused`: the instances that failed it, by id, and when; it goes to one of them again only
+    if that has passed a health probe which began later. `late`: it cannot be in time any more."""
 
     __slots__ = ("ask", "gone", "late", "rank", "refused", "waiter")
 
-    def __init__(self, ask: Ask, waiter: Waiter | None, refused: frozenset[str] = frozenset()) -> None:
+    def __init__(self, ask: Ask, waiter: Waiter | None, refused: Mapping[str, float] = NONE) -> None:
         self.ask = ask
         self.waiter = waiter
         self.refused = refused

@@ -10,7 +10,7 @@ another one, for an engine takes prompts in the order they come, whatever their 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import inf
 from operator import attrgetter, itemgetter
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from core.request import Ask, Prediction
 from core.service import SIZES, ServiceSpec
 from pools.choice import Price, choose_size, price_of
 from pools.instance import Instance, Slot
-from pools.queue import FIRST, LAST, OVER_SHARE, DeadlineQueue, Ticket
+from pools.queue import FIRST, LAST, NONE, OVER_SHARE, DeadlineQueue, Ticket
 from pools.score import added_joules, forecast
 from pools.shares import Shares
 
@@ -243,12 +243,12 @@ class Router:
 
     def _hopeful(self, queue: DeadlineQueue, now_s: float) -> list[Ticket]:
         """The next tickets that an instance open now might take. One whose tried instances are all that is open waits
-        for another and takes nobody's turn meanwhile."""
-        open_now = {i.id for i in self.instances.values() if i.open_to(now_s)}
+        for another, or until they are well, and takes nobody's turn meanwhile."""
+        open_now = [i for i in self.instances.values() if i.open_to(now_s)]
         look = LOOKAHEAD
         while open_now:
             first = queue.first(look)
-            hopeful = [ticket for ticket in first if not open_now <= ticket.refused]
+            hopeful = [t for t in first if not t.refused or any(_may_go(i, t.refused) for i in open_now)]
             if len(hopeful) >= LOOKAHEAD or len(first) < look:
                 return hopeful[:LOOKAHEAD]
             look *= 2
@@ -261,15 +261,24 @@ class Router:
         slot.weighed = self._weighed
         return slot
 
-    def pick(self, ask: Ask, now_s: float, refused: frozenset[str] = frozenset()) -> Instance | None:
+    def pick(self, ask: Ask, now_s: float, refused: Mapping[str, float] = NONE) -> Instance | None:
         """The instance to use now, or None to wait."""
         chosen = self._choose(ask, now_s, refused)
         return None if chosen is None else chosen[1]
 
-    def _choose(self, ask: Ask, now_s: float, refused: frozenset[str]) -> Choice | None:
+    def _choose(self, ask: Ask, now_s: float, refused: Mapping[str, float]) -> Choice | None:
+        instances = self.instances.values()
+        if not refused:
+            return self._among(instances, ask, now_s)
+        chosen = self._among([i for i in instances if i.id not in refused], ask, now_s)
+        if chosen is not None:
+            return chosen
+        return self._among([i for i in instances if i.id in refused and _may_go(i, refused)], ask, now_s)
+
+    def _among(self, instances: Iterable[Instance], ask: Ask, now_s: float) -> Choice | None:
         by_pool: dict[int, list[Instance]] = {}
-        for instance in self.instances.values():
-            if instance.id not in refused and instance.open_to(now_s):
+        for instance in instances:
+            if instance.open_to(now_s):
                 by_pool.setdefault(self._places.get(instance.pool, -1), []).append(instance)
         indexes = sorted(by_pool)
         longer = [index for index in indexes if index >= ask.pool_index]
@@ -324,6 +333,10 @@ class Router:
             chosen = self._random.choice([c for c, added_j in zip(candidates, joules, strict=True) if added_j <= least])
         self._weighed = Weighed(chosen[1], candidates, joules, late)
         return chosen
+
+
+def _may_go(instance: Instance, refused: Mapping[str, float]) -> bool:
+    return instance.well_s > refused.get(instance.id, -inf)
 
 
 def _order(ticket: Ticket) -> tuple[int, float]:

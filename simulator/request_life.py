@@ -7,8 +7,9 @@ it the answer goes on elsewhere from its tokens, or is cut where answers do not 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 
 from msgspec import structs
 
@@ -17,7 +18,7 @@ from core.request import Ask, Outcome, Prediction, ask_for
 from core.service import SIZES, ServiceSpec
 from pools.instance import Slot
 from pools.load_counts import LoadCounts
-from pools.queue import Ticket
+from pools.queue import NONE, Ticket
 from pools.router import Router
 from predictor.length import choose_size
 from simulator.cluster import SimCluster
@@ -125,7 +126,7 @@ class RequestLife:
         flight = Flight(arrival, size_class, 3 * (size_class // 3) + SIZES.index(output_size), ask, length)
         self._counts.asked(flight.predicted, arrival.input_tokens)
         self.flights[flight] = None
-        self._submit(flight, frozenset())
+        self._submit(flight)
         self._await_next()
 
     def _ask(self, arrival: Arrival, size_class: int, now_s: float) -> tuple[Ask, str, Prediction]:
@@ -144,7 +145,7 @@ class RequestLife:
         )
         return ask, output_size, prediction
 
-    def _submit(self, flight: Flight, refused: frozenset[str]) -> None:
+    def _submit(self, flight: Flight, refused: Mapping[str, float] = NONE) -> None:
         now_s = self._world.now_s
         flight.attempts += 1
         flight.ticket = ticket = Ticket(flight.ask, flight, refused)
@@ -243,7 +244,7 @@ class RequestLife:
             self._ends(flight, Outcome.FAILED)
         else:
             self._tally.retried += 1
-            self._submit(flight, frozenset({member.instance.id}))
+            self._submit(flight, {member.instance.id: inf})
 
     def moves(self, flight: Flight, member: Member) -> None:
         """Its sequence has left its instance, which lives on."""
@@ -262,7 +263,7 @@ class RequestLife:
             flight.ask, input_tokens=seq.total, pool_index=max(pool, flight.ask.pool_index),
             kv_tokens=max(flight.ask.kv_tokens, seq.total + 1),
         )  # fmt: skip
-        self._submit(flight, frozenset({member.instance.id}))
+        self._submit(flight, {member.instance.id: inf})
 
     def _forget_tokens(self, flight: Flight) -> None:
         """What an instance made of the answer until now reaches nobody any more."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -151,7 +152,7 @@ class Life(RequestLife):
         self.flights[again] = None
         self.bills[again] = bill
         try:
-            self._submit(again, frozenset({member.instance.id}))
+            self._submit(again, {member.instance.id: inf})
         except Overloaded:
             raise AssertionError("the rig has room for everybody") from None
 

@@ -40,7 +40,8 @@ class Proxy:
             if kind in ("cut", "refuse"):
                 client.transport.abort()
             elif kind == "garbage":
-                client.write(GARBAGE)
+                with contextlib.suppress(RuntimeError):  # half-closed before
+                    client.write(GARBAGE)
             elif kind == "half_close" and client.can_write_eof():
                 with contextlib.suppress(OSError, RuntimeError):
                     client.write_eof()

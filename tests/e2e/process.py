@@ -176,9 +176,11 @@ def run_command(*words: object, timeout_s: float = 30) -> subprocess.CompletedPr
     return subprocess.run(command(*words), cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
-def connect(gateway: Gateway, stream: bool) -> socket.socket:
+def connect(gateway: Gateway, stream: bool, request_id: str = "") -> socket.socket:
     """A client that sent its request and will hang up."""
     body = json.dumps({**CHAT, "stream": stream}).encode()
+    head = [b"POST /v1/chat/completions HTTP/1.1", b"host: x", b"content-length: %d" % len(body)]
+    head += [b"x-request-id: " + request_id.encode()] if request_id else []
     made = socket.create_connection(("127.0.0.1", gateway.port), 10)
-    made.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+    made.sendall(b"\r\n".join(head) + b"\r\n\r\n" + body)
     return made

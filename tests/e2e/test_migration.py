@@ -48,7 +48,7 @@ def gateway(engines: list[Engine], start: Any) -> Gateway:
         {"name": "second", "serves": ["L"], "slots": 64, "urls": [engines[1].url]},
     ]
     tree = {"model": "tiny", "slo": LOOSE, "pools": pools, "context_tokens": 4096, "launcher": {"kind": "static"}}
-    limits = {**LIMITS, "stall_timeout_s": 0.5}
+    limits = {**LIMITS, "stall_timeout_s": 0.5, "max_wait_s": 60, "comeback_s": 60}
     return start({"tiny": tree}, limits=limits, breaker={"failures": 1_000_000}, admin_key="")
 
 
@@ -128,7 +128,10 @@ def test_every_way_to_fail(fault: str, route: str, gateway: Gateway, engines: li
     engines[0].fault(fault, 20)
     answer = ask(gateway, route, ignore_eos=True)
     assert said(answer.content) == whole
-    assert_moved(gateway, answer)
+    row = gateway.row(answer.headers["x-request-id"])
+    assert (row["outcome"], row["attempts"]) == ("completed", 2)
+    # Garbage that comes in one piece with all before it, as to a busy gateway, is seen before its client has anything.
+    assert row.get("moves", 0) == 1 or fault == "garbage"
 
 
 def during(gateway: Gateway, route: str, act: Any, **more: Any) -> tuple[bytes, str]:
@@ -162,6 +165,24 @@ def test_kill_and_sigterm(gateway: Gateway, engines: list[Engine]) -> None:
         engines[0].start()
         engines[0].wait_ready()
         assert until(gateway.all_ready)
+
+
+def test_a_stream_outlives_all_instances_if_one_comes_back(gateway: Gateway, engines: list[Engine]) -> None:
+    more = {"max_tokens": LONG, "ignore_eos": True}
+    first, second = engines
+    whole = uncut(second, "chat", **more)
+
+    def all_die() -> None:
+        for engine in (second, first):
+            engine.signal(signal.SIGKILL)
+            engine.process.wait()
+        first.start()
+
+    body, _ = during(gateway, "chat", all_die, **more)
+    assert said(body) == whole
+    second.start()
+    second.wait_ready()
+    assert until(gateway.all_ready)
 
 
 def test_an_engine_that_dies_under_its_server(gateway: Gateway, engines: list[Engine]) -> None:

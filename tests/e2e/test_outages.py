@@ -1,5 +1,6 @@
 """Instances that come late and go, and the end of the gateway itself."""
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import httpx
@@ -49,6 +50,43 @@ def test_instances_that_come_late_and_go(late_stage: Stage, start) -> None:
     gateway.wait_ready()
     assert gateway.post().content == sample("chat")
     assert until(gateway.idle)
+
+
+def failing_all(stage: Stage) -> fakes.Script:
+    """None is healthy from the first request on. They send garbage: whoever hung up would be taken for killed by it."""
+
+    async def play(talk: fakes.Talk) -> None:
+        for backend in stage.backends:
+            backend.healthy = False
+        await fakes.garbage_200(talk)
+
+    return play
+
+
+def test_a_request_outlives_an_outage_of_all_instances(stage: Stage, start) -> None:
+    """It has reached its client with no byte yet, and waits as others do for whoever is well first."""
+    gateway = start({"tiny": service(pool(stage.backends))}, limits={**LIMITS, "max_wait_s": 60, "comeback_s": 60})
+
+    stage.play(failing_all(stage))
+    with ThreadPoolExecutor() as pool_of_clients:
+        answer = pool_of_clients.submit(gateway.post)
+        assert until(lambda: {i["state"] for i in gateway.instances().values()} == {"failed"})
+        stage.play(fakes.good)
+        for backend in stage.backends:
+            backend.healthy = True
+        said = answer.result()
+    assert (said.status_code, said.content) == (200, sample("chat"))
+    assert gateway.row(said.headers["x-request-id"])["attempts"] == 4
+
+
+def test_an_outage_that_lasts_is_told(stage: Stage, start) -> None:
+    gateway = start({"tiny": service(pool(stage.backends))}, limits={**LIMITS, "max_wait_s": 60, "comeback_s": 0.3})
+
+    stage.play(failing_all(stage))
+    said = gateway.post()
+    assert (said.status_code, said.json()["error"]["code"]) in [(503, "no_instance_ready"), (503, "queue_timeout")]
+    row = gateway.row(said.headers["x-request-id"])
+    assert (row["outcome"], row["gave_up"]) == ("failed", "nobody_back")
 
 
 def assert_nobody_ready(gateway: Gateway) -> None:

@@ -1,5 +1,8 @@
 """Which instance takes which request: soft pools, deadlines, slots, breakers."""
 
+from collections.abc import Mapping
+from math import inf
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +14,7 @@ from core.request import Ask
 from core.service import Edges, InstanceLimits, LauncherSpec, PoolSpec, ServiceSpec, Slo
 from pools.breaker import Breaker
 from pools.instance import Instance, Slot
-from pools.queue import DeadlineQueue, Ticket
+from pools.queue import NONE, DeadlineQueue, Ticket
 from pools.router import Router
 from pools.score import added_joules
 from profiles.engine_model import load_engine_model
@@ -54,7 +57,7 @@ class World:
         self.router.instances[instance_id] = instance
         return instance
 
-    def submit(self, wanted: Ask, refused: frozenset[str] = frozenset()) -> Slot | None:
+    def submit(self, wanted: Ask, refused: Mapping[str, float] = NONE) -> Slot | None:
         return self.router.submit(Ticket(wanted, None, refused), 0.0)
 
     def fill(self, pool_index: int, number: int) -> list[Slot]:
@@ -117,7 +120,7 @@ def test_who_is_late_anyway_waits_for_those_who_are_not() -> None:
 def test_an_answer_that_goes_on_waits_behind_nobody() -> None:
     world = World("short")
     world.fill(0, 4)
-    goes_on = Ticket(ask(deadline_s=1.0), None, frozenset({"gone"}))
+    goes_on = Ticket(ask(deadline_s=1.0), None, {"gone": 0.0})
     for ticket in (Ticket(ask(deadline_s=9.0), None), goes_on):
         world.router.submit(ticket, 0.0)
     (instance,) = world.router.instances.values()
@@ -240,7 +243,7 @@ def test_tickets_that_nobody_open_may_take_block_none_behind_them() -> None:
     (instance,) = world.router.instances.values()
     held = world.fill(0, 4)
     for number in range(20):
-        world.submit(ask(deadline_s=float(number)), refused=frozenset({instance.id}))
+        world.submit(ask(deadline_s=float(number)), refused={instance.id: 0.0})
     last = Ticket(ask(deadline_s=50.0), None)
     assert world.router.submit(last, 0.0) is None
     held[0].release()
@@ -331,10 +334,35 @@ def test_a_cancelled_ticket_is_never_placed() -> None:
 def test_refused_and_unready_instances_are_left_out() -> None:
     world = World("short short")
     first, second = world.router.instances.values()
-    slot = world.submit(ask(), refused=frozenset({first.id}))
+    slot = world.submit(ask(), refused={first.id: 0.0})
     assert slot is not None and slot.instance is second
     second.set_state(State.DRAINING, 0.0)
-    assert world.submit(ask(), refused=frozenset({first.id})) is None
+    assert world.submit(ask(), refused={first.id: 0.0}) is None
+
+
+def test_who_failed_a_request_gets_it_again_once_it_has_passed_a_later_probe() -> None:
+    world = World("short short")
+    first, second = world.router.instances.values()
+    first.well_s = second.well_s = 5.0
+    waits = Ticket(ask(), None, {first.id: 5.0, second.id: inf})
+    assert world.router.submit(waits, 5.1) is None
+    second.well_s = 6.0
+    world.router.pump(6.0)
+    assert not world.placed, "an error that it answered with is not mended by time"
+    first.well_s = 6.0
+    world.router.pump(6.0)
+    assert [(ticket, slot.instance) for ticket, slot in world.placed] == [(waits, first)]
+
+
+def test_who_has_not_failed_a_request_gets_it_before_who_works_again() -> None:
+    world = World("short short")
+    first, second = world.router.instances.values()
+    first.well_s = 9.0
+    for _ in range(4):
+        slot = world.submit(ask(), refused={first.id: 5.0})
+        assert slot is not None and slot.instance is second
+    slot = world.submit(ask(), refused={first.id: 5.0})
+    assert slot is not None and slot.instance is first, "the other one is full"
 
 
 def test_kv_room_counts() -> None:
