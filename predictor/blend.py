@@ -15,7 +15,7 @@ from msgspec import Struct
 from core.request import Prediction
 from core.service import Edges
 from predictor.conformal import Calibration
-from predictor.distribution import NORMAL_BELOW, Distribution
+from predictor.distribution import NORMAL_BELOW, Distribution, tokens_at
 from predictor.features import Asked, Features
 from predictor.hints import Hint, Hints
 from predictor.length import RunningLengths, Sparse, quantile
@@ -64,19 +64,25 @@ class ServiceState(Struct, frozen=True):
 
 class Foretold(Struct, frozen=True):
     """What was said of a request, kept until its answer is known: no text, only numbers. `base`: before template and
-    hint had their say; `free_q90`: before the request's own limit; `trust`: the template's weight."""
+    hint had their say; `free`: before the request's own limit; `trust`: the template's weight; `offset` of the upper
+    quantiles, in doublings; the shape lies at `level` and `spread`."""
 
     template: bytes
     edges: Edges
     prediction: Prediction
     base: Said
-    free_q90: float
-    stretch: float
+    free: Said
+    offset: float
     shape: Shape | None = None
-    whole: Distribution | None = None
+    level: float = 0.0
+    spread: float = 0.0
     features: Features | None = None
     trust: float = 0.0
     hint: Hint | None = None
+
+    @property
+    def whole(self) -> Distribution | None:
+        return None if self.shape is None else self.shape.at(self.level, self.spread)
 
 
 class Blend:
@@ -133,47 +139,48 @@ class Blend:
         self, template: bytes, limit: int | None, edges: Edges, asked: Asked | None = None, client: bytes = b""
     ) -> Foretold:
         """`limit`: the most tokens that this answer can have. Pass the answer to `learn` once its length is known."""
-        own, trust = self._templates.get(template), 0.0
-        shape = whole = features = None
+        own, trust, level, spread = self._templates.get(template), 0.0, 0.0, 0.0
+        shape = features = hint = None
         if asked is None or self.model is None:
             said = base = self._running.say(template, edges)
         else:
             features = self.model.features(asked)
             shape = self.model.shape(features)
-            whole = shape.at(*self._where(own))
-            said = base = shape.said(whole, edges)
+            level, spread = self._where(own)
+            said = base = shape.said(level, spread, edges)
             if own is not None:
                 if own.said is None or (own.edges is not edges and own.edges != edges):
                     own.said, own.edges = self._running.say(template, edges), edges
                 trust = own.track.trust()
                 said = said.joined(own.said, trust)
-        hint = None
         if asked is not None and asked.hint_tokens is not None and asked.hint_tokens > 0:
             hint = self.hints.read(client, asked.hint_tokens, edges)
             said = said.joined(hint.said, hint.weight)
-        stretch = self.calibration.apply(1.0)
-        held = Said(said.p, said.q50, max(said.q50, said.q90 * stretch), max(said.q50, said.q99 * stretch))
-        prediction = within(held, limit, edges)
-        return Foretold(template, edges, prediction, base, held.q90, stretch, shape, whole, features, trust, hint)
+        offset = self.calibration.offset
+        free = said.stretched(offset)
+        prediction = within(free, limit, edges)
+        return Foretold(
+            template, edges, prediction, base, free, offset, shape, level, spread, features, trust, hint
+        )  # fmt: skip
 
     def length(self, told: Foretold) -> Distribution:
         """The whole distribution of what was said, without a limit; the upper half calibrated as q90 is."""
-        below = self._running.below(told.template)
+        below, whole = self._running.below(told.template), told.whole
         logs: list[float] = []
         for share in NORMAL_BELOW:
             past = log2(quantile(below, share))
-            at = past if told.whole is None else log2(told.whole.quantile(share))
+            at = past if whole is None else log2(whole.quantile(share))
             at += told.trust * (past - at)
             if told.hint is not None:
                 at += told.hint.weight * (log2(told.hint.shape.quantile(share)) - at)
             if share > 0.5:
-                at += log2(told.stretch)
+                at += told.offset
             logs.append(max(at, logs[-1] + RISE) if logs else at)
         return Distribution(tuple(logs), NORMAL_BELOW, 0.0, 1.0)
 
     def learn(self, told: Foretold, output_tokens: int, cut: bool = False) -> None:
         """`cut` = the request's limit ended the answer: it is at least this long."""
-        self.calibration = self.calibration.learn(told.free_q90, output_tokens, cut)
+        self.calibration = self.calibration.learn(tokens_at(told.free.log90), output_tokens, cut)
         length = output_tokens
         if cut:  # the middle of what is expected of such an answer
             length = round((told.whole or self.length(told)).quantile_after(output_tokens, 0.5))
@@ -196,9 +203,11 @@ class Blend:
         double the noise. One with half of the answers or fewer stands for itself."""
         level, spread = self._level.value, self._spread.value
         if own is not None:
-            apart = min(1.0, 2.0 - 2.0 * min(1.0, own.track.answers / max(1, self._answers)))
-            if apart == 0.0:
+            apart = 2.0 - 2.0 * own.track.answers / max(1, self._answers)
+            if apart <= 0.0:
                 return level, spread
+            if apart >= 1.0:
+                return level + own.shift.value, own.spread.value
             return level + apart * own.shift.value, spread ** (1.0 - apart) * own.spread.value**apart
         if not self._known and self.model is not None:  # the less the service is known, the wider
             evidence = SERVICE_PRIOR / self._level.weight

@@ -21,12 +21,9 @@ class Calibration(Struct, frozen=True):
     judged: int = 0
     missed: int = 0
 
-    def apply(self, q90: float) -> float:
-        return float(q90 * 2.0**self.offset)
-
     def learn(self, uncapped_q90: float, output_tokens: int, cut: bool = False) -> Calibration:
-        """`uncapped_q90` is what `apply` gave before the request's limit. An answer that its limit cut within the
-        quantile proves nothing and is not judged; one cut beyond it is a miss."""
+        """`uncapped_q90` was said, `offset` and all, before the request's limit. An answer that its limit cut within
+        the quantile proves nothing and is not judged; one cut beyond it is a miss."""
         missed = output_tokens > uncapped_q90
         if cut and not missed:
             return self

@@ -31,18 +31,14 @@ class Distribution(Struct, frozen=True):
         """Probability of at most `tokens`."""
         if tokens < 1:
             return 0.0
-        z = (log2(tokens) - self.level) / self.spread
-        grid, cumulative = self.grid, self.cumulative
-        at = bisect_left(grid, z)
-        if at == 0:
-            return float(cumulative[0] * 2.0 ** (2.0 * (z - grid[0])))  # the tails fall by a factor of 4 a unit
-        if at == len(grid):
-            return float(1.0 - (1.0 - cumulative[-1]) * 2.0 ** (-2.0 * (z - grid[-1])))
-        low, high = cumulative[at - 1], cumulative[at]
-        return low + (high - low) * (z - grid[at - 1]) / (grid[at] - grid[at - 1])
+        return share_below(self.grid, self.cumulative, (log2(tokens) - self.level) / self.spread)
 
     def quantile(self, q: float) -> float:
         """The length that the answer stays within with probability `q`, in tokens, at least 1."""
+        return tokens_at(self.log_quantile(q))
+
+    def log_quantile(self, q: float) -> float:
+        """Its logarithm to the base of 2."""
         grid, cumulative = self.grid, self.cumulative
         at = bisect_left(cumulative, q)
         if at == 0:
@@ -52,7 +48,7 @@ class Distribution(Struct, frozen=True):
         else:
             low, high = cumulative[at - 1], cumulative[at]
             z = grid[at - 1] + (grid[at] - grid[at - 1]) * (q - low) / (high - low)
-        return tokens_at(self.level + self.spread * z)
+        return self.level + self.spread * z
 
     def quantile_after(self, tokens: float, q: float) -> float:
         """The same once `tokens` are out and the answer goes on: of the whole length, never under `tokens`."""
@@ -65,6 +61,17 @@ class Distribution(Struct, frozen=True):
             return 0.0
         gone = min(1.0 - NARROWEST, self.below(tokens))
         return min(1.0, (self.below(edge) - gone) / (1.0 - gone))
+
+
+def share_below(grid: Sequence[float], cumulative: Sequence[float], z: float) -> float:
+    """Between two points a straight line; the tails fall by a factor of 4 a unit."""
+    at = bisect_left(grid, z)
+    if at == 0:
+        return float(cumulative[0] * 2.0 ** (2.0 * (z - grid[0])))
+    if at == len(grid):
+        return float(1.0 - (1.0 - cumulative[-1]) * 2.0 ** (-2.0 * (z - grid[-1])))
+    low, high = cumulative[at - 1], cumulative[at]
+    return low + (high - low) * (z - grid[at - 1]) / (grid[at] - grid[at - 1])
 
 
 def tokens_at(log2_tokens: float) -> float:

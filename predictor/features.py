@@ -1,7 +1,7 @@
 """What a request says about the length of its answer, as numbers.
 
-Owns the reading of a prompt's bytes in bounded time: the first and last kB for counts, the first and last 160 bytes
-for words. Refuses to decode, to raise and to keep text: a `Features` holds numbers and words that everybody knows.
+Owns the reading of a prompt's bytes in bounded time: the first and last 512 bytes for counts, the first and last 96 for
+words. Refuses to decode, to raise and to keep text: a `Features` holds numbers and words that everybody knows.
 Works on UTF-8 bytes, so that broken text is as good as any other."""
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from msgspec import Struct
 
 from predictor.cues import CHARACTERS, CUES, NUMBERS, UNITS, Cue
 
-END_BYTES = 1024  # a 30,000-character prompt read whole costs 2.8 ms (../shared/reference/energy.md, 5.2)
-WORD_BYTES = 160  # instructions stand first or last; 2 kB of words would cost 20 us alone
+# Instructions stand first or last: of twice as much the model tells no more (docs/predictor.md), and every prompt would
+# pay for it. A 30,000-character prompt read whole costs 2.8 ms (../shared/reference/energy.md, 5.2).
+END_BYTES = 512
+WORD_BYTES = 96
 MOST_WORDS_ASKED = 100_000
 LARGEST = 1e6  # a feature beyond what training saw is no reason for an answer beyond it
 # Lower case; what is neither letter, digit nor part of a longer UTF-8 sequence separates words.
@@ -35,7 +37,7 @@ NAMES = (
     "paragraphs_asked", "asks_paragraphs", "items_asked", "asks_items", *(f"cue_{cue.name.lower()}" for cue in Cue),
 )  # fmt: skip
 SPECIAL = frozenset(CUES) | frozenset(UNITS)
-CUE_OF, UNIT_OF = CUES.get, UNITS.get
+MARKS = {word: (CUES.get(word), UNITS.get(word)) for word in SPECIAL}
 NO_ASKS = (0.0,) * (8 + len(Cue))
 
 
@@ -80,7 +82,7 @@ class Vocabulary:
 
 
 def ends_of(text: bytes | memoryview) -> bytes:
-    """All that is read of a text: at most 2,049 bytes. The ends of the ends are the ends."""
+    """All that is read of a text: at most 1,025 bytes. The ends of the ends are the ends."""
     if len(text) <= 2 * END_BYTES + 1:
         return bytes(text)
     return bytes(text[:END_BYTES]) + b"\n" + bytes(text[-END_BYTES:])
@@ -93,13 +95,13 @@ def featurise(asked: Asked, vocabulary: Vocabulary) -> Features:
     found = vocabulary.known.intersection(words)
     if asked.read is not None:
         return Features(asked.read, found)
-    size = max(asked.last_bytes, len(asked.prompt))
-    asks = _asks(words, found & SPECIAL, ends)
-    return Features((*_counts(asked, ends, size), *_declared(asked), *asks), found)
+    special, plain = found & SPECIAL, ends.isascii()
+    asks = _asks(words, special, ends, plain) if special or not plain else NO_ASKS
+    return Features((*_counts(asked, ends, plain), *_declared(asked), *asks), found)
 
 
 def words_of(ends: bytes) -> list[bytes]:
-    """The words, in lower case, of the first and the last 160 bytes. JSON's `\\n` ends a word as a line does."""
+    """The words, in lower case, of the first and the last 96 bytes. JSON's `\\n` ends a word as a line does."""
     some = ends if len(ends) <= 2 * WORD_BYTES else ends[:WORD_BYTES] + b" " + ends[-WORD_BYTES:]
     if b"\\" in some:
         some = some.replace(b"\\n", b" ").replace(b"\\t", b" ")
@@ -112,22 +114,21 @@ def _log(value: float) -> float:
     return log2(1.0 + value) if value < LARGEST else log2(LARGEST)
 
 
-def _counts(asked: Asked, ends: bytes, size: int) -> tuple[float, ...]:
+def _counts(asked: Asked, ends: bytes, plain: bool) -> tuple[float, ...]:
     """Each count costs up to 1 us. (Bullets, quotes, digits and marks of code told nothing more than these.)"""
-    count = ends.count
-    last = ends[-3:].rstrip(b"\"' \n")[-1:]
-    all_there_is = asked.prompt_bytes
+    size, all_there_is = max(asked.last_bytes, len(asked.prompt)), asked.prompt_bytes
     own = _log(size)
+    last = ends[-3:].rstrip(b"\"' \n")[-1:]
     return (
         own if all_there_is <= size else _log(all_there_is),
         own,
         1.0 if size < 64 else 0.0,
-        LOGS[count(b"\n")],
-        LOGS[count(b"?")],
+        LOGS[ends.count(b"\n")],
+        LOGS[ends.count(b"?")],
         1.0 if last == b"?" else 0.0,
         1.0 if last == b":" else 0.0,
-        LOGS[count(b"```")] if b"`" in ends else 0.0,
-        0.0 if ends.isascii() else len(ends.translate(None, ASCII)) / len(ends),
+        LOGS[ends.count(b"```")] if b"`" in ends else 0.0,
+        0.0 if plain else len(ends.translate(None, ASCII)) / len(ends),
     )
 
 
@@ -152,18 +153,16 @@ def _declared(asked: Asked) -> tuple[float, ...]:
     )
 
 
-def _asks(words: list[bytes], special: frozenset[bytes], ends: bytes) -> Sequence[float]:
+def _asks(words: list[bytes], special: frozenset[bytes], ends: bytes, plain: bool) -> Sequence[float]:
     """What length the prompt asks for, (log of it, whether) in words, sentences, paragraphs, items; then its cues."""
-    plain = ends.isascii()
-    if plain and not special:
-        return NO_ASKS
     asks = [0.0] * len(NO_ASKS)
     if not plain and HAN_CHARACTER in ends and (han := HAN_COUNT.search(ends)):
         asks[0:2] = [_log(int(han[1]) * CHARACTERS), 1.0]
     for word in special:
-        if (cue := CUE_OF(word)) is not None:
+        cue, unit = MARKS[word]
+        if cue is not None:
             asks[8 + cue] = 1.0
-        if (unit := UNIT_OF(word)) is not None:
+        if unit is not None:
             at = words.index(word)
             for number in words[max(0, at - 3) : at][::-1]:  # "in 50 words", "three short paragraphs"
                 if (value := _number(number)) is not None:

@@ -89,8 +89,8 @@ class RunningLengths:
         below = self.below(template)
         below_s = share_below(below, edges.output[0])
         below_m = share_below(below, edges.output[1])
-        q50, q90, q99 = (quantile(below, q) for q in (0.5, 0.9, 0.99))
-        return Said((below_s, below_m - below_s, 1.0 - below_m), q50, q90, q99)
+        log50, log90, log99 = (math.log2(quantile(below, q)) for q in (0.5, 0.9, 0.99))
+        return Said((below_s, below_m - below_s, 1.0 - below_m), log50, log90, log99)
 
     def below(self, template: bytes) -> list[float]:
         """The weight of all answers up to the upper edge of each bin. A template without answers has the service's."""

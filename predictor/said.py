@@ -8,18 +8,18 @@ from msgspec import Struct
 
 from core.request import Prediction
 from core.service import Edges
-from predictor.distribution import Distribution
+from predictor.distribution import LONGEST_LOG2, Distribution
 
 NO_LIMIT = 1 << 20  # tokens; no answer is longer
 
 
 class Said(Struct, frozen=True):
-    """`p`: probabilities of the sizes S, M, L; the rest are quantiles in tokens."""
+    """`p`: probabilities of the sizes S, M, L; the rest are quantiles, as logarithms to the base of 2 of tokens."""
 
     p: tuple[float, float, float]
-    q50: float
-    q90: float
-    q99: float
+    log50: float
+    log90: float
+    log99: float
 
     def joined(self, other: Said, weight: float) -> Said:
         """With `weight` of `other`'s: probabilities are averaged, quantiles too, in their logarithm (Vincent, 1912),
@@ -28,10 +28,15 @@ class Said(Struct, frozen=True):
         (a, b, c), (d, e, f) = self.p, other.p
         return Said(
             (rest * a + weight * d, rest * b + weight * e, rest * c + weight * f),
-            self.q50**rest * other.q50**weight,
-            self.q90**rest * other.q90**weight,
-            self.q99**rest * other.q99**weight,
+            rest * self.log50 + weight * other.log50,
+            rest * self.log90 + weight * other.log90,
+            rest * self.log99 + weight * other.log99,
         )
+
+    def stretched(self, doublings: float) -> Said:
+        """Its upper half is longer by that, or shorter, but no shorter than the middle."""
+        middle = self.log50
+        return Said(self.p, middle, max(middle, self.log90 + doublings), max(middle, self.log99 + doublings))
 
 
 def said_of(shape: Distribution, edges: Edges) -> Said:
@@ -39,7 +44,7 @@ def said_of(shape: Distribution, edges: Edges) -> Said:
     below_s = min(1.0, shape.below(small))
     below_m = min(1.0, max(below_s, shape.below(medium)))
     p = (below_s, below_m - below_s, 1.0 - below_m)
-    return Said(p, shape.quantile(0.5), shape.quantile(0.9), shape.quantile(0.99))
+    return Said(p, shape.log_quantile(0.5), shape.log_quantile(0.9), shape.log_quantile(0.99))
 
 
 def within(said: Said, limit: int | None, edges: Edges) -> Prediction:
@@ -51,7 +56,10 @@ def within(said: Said, limit: int | None, edges: Edges) -> Prediction:
         p = (1.0, 0.0, 0.0)
     elif cap <= medium:
         p = (p[0], 1.0 - p[0], 0.0)
-    q50, q90, q99 = round(said.q50), round(said.q90), round(said.q99)
+    log50, log90, log99 = said.log50, said.log90, said.log99
+    if log90 > LONGEST_LOG2 or log99 > LONGEST_LOG2:
+        log50, log90, log99 = (min(LONGEST_LOG2, log) for log in (log50, log90, log99))
+    q50, q90, q99 = round(2.0**log50), round(2.0**log90), round(2.0**log99)
     if q50 < 1 or q99 > cap or not q50 <= q90 <= q99:
         q50 = max(1, min(cap, q50))
         q90 = max(q50, min(cap, q90))

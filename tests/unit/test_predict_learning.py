@@ -28,7 +28,7 @@ def test_nine_in_ten_stay_within_q90_whatever_the_error_and_after_a_drift(
     rng = random.Random(seed)
     state, held = Calibration(), 0
     for step in range(3000):
-        q90 = state.apply(200 * 2**error)
+        q90 = 200 * 2 ** (error + state.offset)
         tokens = round(200 * rng.lognormvariate(0, sigma) * 2 ** (drift if step > 1500 else 0)) + 1
         held += tokens <= q90
         state = state.learn(q90, tokens)
