@@ -27,7 +27,7 @@ help: ## this list
 install: $(STAMP) ## make .venv from the lock
 
 # uv installs in seconds what pip installs in a minute; it comes from the same lock, by hash.
-$(STAMP): requirements.lock requirements-uv.lock pyproject.toml
+$(STAMP): requirements.lock requirements-uv.lock pyproject.toml pools/_shortcut.c
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-uv.lock
 	$(BIN)/uv pip sync --quiet --python $(BIN)/python --compile-bytecode --require-hashes requirements.lock

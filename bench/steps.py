@@ -54,10 +54,12 @@ def steps() -> dict[str, Callable[[], object]]:
     wire = Wire()
     wire.connection_made(Nowhere())
     wire.data_received(HEAD)
-    wire.sink = pipe
+    wire.sink, wire.stream = pipe, pipe
     chunk = b"%x\r\n%b\r\n" % (len(EVENT), EVENT)
+    wire.data_received(chunk)
     return {
-        "all: parse, scan, time, frame": lambda: wire.data_received(chunk),
+        "all: parse, scan, time, frame, by the shortcut where there is one": lambda: wire.data_received(chunk),
+        "all of it in Python": lambda: wire.arrived(chunk),
         "scan for what must be noticed": lambda: events.feed(EVENT),
         "the same, keeping the ids and taking them out": lambda: (kept.feed(WITH_IDS), kept.answer.raw.clear()),
         "the same in an answer beyond 256 chunks": lambda: long.feed(WITH_IDS),

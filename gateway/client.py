@@ -195,6 +195,12 @@ class Client:
             self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         self._head = b""
 
+    @property
+    def chunk_writer(self) -> Callable[[bytes], object] | None:
+        """Takes chunks of the answer with their framing, as `write` would write them now; None where it would not."""
+        ready = self._chunked and self.started and not (self._head or self.disconnected)
+        return self.transport.write if ready else None
+
     def end(self, data: bytes = b"") -> None:
         if self.response_complete:  # a fault after the end is told to nobody: it would land in the next answer
             return

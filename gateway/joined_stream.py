@@ -58,6 +58,10 @@ class JoinedStream(EventStream):
             broken.before = self._join(broken.before)
             raise
 
+    @property
+    def plain(self) -> None:
+        return None  # every chunk is written anew
+
     def finish(self) -> bytes:
         return self._join(super().finish())
 

@@ -6,8 +6,9 @@ still be replaced by another one, and it judges when an instance has been silent
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from math import inf
+from math import ceil, inf
 
 from core.clock import Clock
 from core.errors import UpstreamTimeout
@@ -16,6 +17,8 @@ from gateway.config import Limits
 from gateway.joined_stream import StreamEnded
 from gateway.sse import EventStream, StreamBroken
 from gateway.timing import Timing
+from gateway.token_stream import FOLD_AT
+from pools.shortcut import Passed, Shortcut
 
 WATCH_S = 0.5  # between two looks at whether a stream has to leave its instance
 HELD_LIMIT_BYTES = 1024 * 1024  # of events before the first content; more is handed on, and ends the chance of a retry
@@ -80,6 +83,27 @@ class Pipe:
             self._client.write(out)
             if events.events >= self._edge and self._on_edge is not None and not events.done:
                 self._edge = self._on_edge(events.events)
+
+    def ease(self, shortcut: Shortcut) -> None:
+        """Arrivals of text and nothing else may pass by the shortcut, as far as the next edge: it does with them what
+        `__call__` does. `passed` has to be called before anything else is."""
+        events, timing, write = self._events, self._timing, self._client.chunk_writer
+        if not self._begun or timing.first_s is None or write is None:
+            return
+        plain = events.plain
+        if plain is None:
+            return
+        answer, mark = plain
+        asks = self._on_edge is not None and self._edge < inf
+        room = ceil(self._edge) - events.events if asks else sys.maxsize
+        bounds, total_s = tuple(timing.gap_times.bounds), timing.gap_times.total
+        shortcut.open(
+            write, self._now_s, answer, mark, bounds, room, FOLD_AT, timing.last_s, timing.tbt_limit_s, total_s
+        )  # fmt: skip
+
+    def passed(self, passed: Passed) -> None:
+        self._events.events += passed.events
+        self._timing.passed(passed)
 
     def check(self, heard: bool) -> None:
         """UpstreamTimeout when the answer should have begun, or gone on, by now. `heard`: something came since the

@@ -210,7 +210,7 @@ class Relay:
         client.on_room = exchange.hold
         try:
             exchange.hold(client.full)
-            await exchange.pour(pipe, pipe.check, pipe.look_s)
+            await exchange.pour(pipe, pipe.check, pipe.look_s, pipe)
             pipe.finish()
         except StreamEnded:
             client.end()

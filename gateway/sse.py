@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct
@@ -92,6 +93,12 @@ class EventStream:
             self.content = True
             return data
         return self._cut(data)
+
+    @property
+    def plain(self) -> tuple[Any, bytes] | None:
+        """Whether events of text alone may pass by the shortcut now: the answer that keeps those with ids as they came,
+        and what stands before their ids."""
+        return (None, b"") if self._plain and not self._rest and not self.done else None
 
     def _cut(self, data: bytes) -> bytes:
         """Any bytes: the whole events of them, and of what was left before."""

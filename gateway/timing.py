@@ -7,6 +7,7 @@ import math
 from bisect import bisect_left
 
 from core.histogram import Histogram
+from pools.shortcut import Passed
 
 STAGES = ("parse", "predict", "queue", "connect", "relay")
 
@@ -43,6 +44,14 @@ class Timing:
             if gap_s > self.tbt_limit_s:
                 self.gaps_late += events
         self.last_s = now_s
+
+    def passed(self, passed: Passed) -> None:
+        """What `chunk` was not called for, because it passed by the shortcut."""
+        times = self.gap_times
+        times.counts = [a + b for a, b in zip(times.counts, passed.counts, strict=True)]
+        times.total, self.last_s = passed.total_s, passed.last_s
+        self.gaps += passed.gaps
+        self.gaps_late += passed.late
 
     def stages(self) -> tuple[float, ...]:
         """The gateway's own seconds by STAGES. Queue: waiting for a slot, which is policy rather than cost."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from array import array
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -115,7 +116,7 @@ class Answer:
     def _add_plain(self, texts: list[bytes], ids: list[bytes]) -> None:
         if ids:
             text: str = msgspec.json.decode(b'"%b"' % b"".join(texts))
-            self.add(text, [int(one) for one in b",".join(ids).split(b",")])
+            self.add(text, [int(one) for one in b",".join(ids).split(b",") if one])
 
     def add(self, text: str, ids: list[int]) -> None:
         self._parts.append(text)
@@ -159,6 +160,10 @@ class TokenStream(EventStream):
                 self.answer.fold()
             return data[: at + self._keep_at] + NULL_TAIL
         return self._cut(data)
+
+    @property
+    def plain(self) -> tuple[Any, bytes] | None:
+        return None if self._rest or self.done else (self.answer, self._mark)
 
     def _as_plain(self, event: bytes) -> bytes:
         at = event.rfind(self._mark)

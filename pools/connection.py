@@ -14,6 +14,7 @@ import httptools
 from msgspec import Struct
 
 from core.errors import UpstreamFailed, UpstreamTimeout
+from pools.shortcut import Passed, Shortcut, Stream
 
 BUFFER_HIGH_BYTES = 256 * 1024  # reading pauses above this, so that a slow client does not fill the memory
 IDLE_KEEP = 64  # idle connections kept per instance
@@ -43,8 +44,9 @@ class Head(Struct, frozen=True):
         return next((value for key, value in self.headers if key == name), None)
 
 
-class Wire(asyncio.Protocol):
-    """One TCP connection. The parser's callbacks fill `head` and `chunks`; the reader is woken once per arrival."""
+class Wire(Shortcut, asyncio.Protocol):
+    """One TCP connection. The parser's callbacks fill `head` and `chunks`; the reader is woken once per arrival. While
+    a stream pours, its plain arrivals may pass by the shortcut; `arrived` gets the others."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport | None = None
@@ -60,7 +62,8 @@ class Wire(asyncio.Protocol):
         self.head: Head | None = None
         self.sink: Callable[[bytes], None] | None = None
         self.sink_error: Exception | None = None
-        self.heard = False  # something was poured since the watchdog looked
+        self.stream: Stream | None = None
+        self.heard = self.at_boundary = False
         self.buffered = 0
         self.complete = False
         self.keep_alive = False
@@ -81,7 +84,8 @@ class Wire(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's transports are not its subclasses
 
-    def data_received(self, data: bytes) -> None:
+    def arrived(self, data: bytes) -> None:
+        self.settle()
         self.bytes_in += len(data)
         try:
             self.parser.feed_data(data)
@@ -98,11 +102,24 @@ class Wire(asyncio.Protocol):
             try:
                 sink(chunks.pop() if len(chunks) == 1 else self.take())
             except Exception as error:
-                self.sink = None
-                self.sink_error = error
-                self._wake()
+                self.unwritten(error)
         if self.complete or self.garbage is not None:
             self._wake()
+        elif self.at_boundary and self.stream is not None and self.sink is not None and data[-2:] == b"\r\n":
+            self.stream.ease(self)
+
+    def unwritten(self, error: Exception) -> None:
+        """An arrival could not be handed on."""
+        self.sink = None
+        self.sink_error = error
+        self._wake()
+
+    def settle(self) -> None:
+        """Nothing passes by the shortcut any more, and its stream knows of what did."""
+        if self.stream is not None:
+            passed = self.shut()
+            if passed is not None:
+                self.stream.passed(Passed(*passed))
 
     def take(self) -> bytes:
         """What arrived so far, in one piece, however the instance cut it into chunks."""
@@ -159,10 +176,12 @@ class Wire(asyncio.Protocol):
             timer.cancel()
             self._waiter = None
 
-    async def poured(self, sink: Callable[[bytes], None], check: Callable[[bool], None], look_s: float) -> None:
+    async def poured(
+        self, sink: Callable[[bytes], None], check: Callable[[bool], None], look_s: float, stream: Stream | None
+    ) -> None:
         """Until the body is complete, the connection is lost, or `sink` or `check` raised."""
         waiter = self._waiter = asyncio.get_running_loop().create_future()
-        self.sink = sink
+        self.sink, self.stream = sink, stream
         watchdog = Watchdog(self, waiter, check, look_s)
         try:
             if self.chunks:
@@ -171,8 +190,9 @@ class Wire(asyncio.Protocol):
                 await waiter
         finally:
             watchdog.timer.cancel()
+            self.settle()
             self._waiter = None
-            self.sink = None
+            self.sink = self.stream = None
         if self.sink_error is not None:
             raise self.sink_error
 
@@ -268,12 +288,18 @@ class Exchange:
         wire.resume()
         return data
 
-    async def pour(self, sink: Callable[[bytes], None], check: Callable[[bool], None], look_s: float) -> None:
-        """Hands every piece of the body to `sink` the moment it arrives; returns at its end. What `sink` raises ends
-        the exchange and is raised here, and so is what `check` raises, which is asked every `look_s` and told whether
-        anything came since."""
+    async def pour(
+        self,
+        sink: Callable[[bytes], None],
+        check: Callable[[bool], None],
+        look_s: float,
+        stream: Stream | None = None,
+    ) -> None:
+        """Hands every piece of the body to `sink` the moment it arrives, but for those that `stream` lets pass by the
+        shortcut; returns at its end. What `sink` raises ends the exchange and is raised here, and so is what `check`
+        raises, which is asked every `look_s` and told whether anything came since."""
         wire = self._wire
-        await wire.poured(sink, check, look_s)
+        await wire.poured(sink, check, look_s, stream)
         if not wire.complete:
             self._check()
 
