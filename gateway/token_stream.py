@@ -151,7 +151,7 @@ class TokenStream(EventStream):
 
     def feed(self, data: bytes) -> bytes:
         at = data.rfind(self._mark)
-        if at > 0 and data.endswith(TAIL) and data.count(b"\n") == 2 and not self._rest:
+        if at > 0 and self._plain and data.endswith(TAIL) and data.count(b"\n") == 2 and not self._rest:
             self.events += 1
             self.content = True
             raw = self.answer.raw
@@ -163,7 +163,7 @@ class TokenStream(EventStream):
 
     @property
     def plain(self) -> tuple[Any, bytes] | None:
-        return None if self._rest or self.done else (self.answer, self._mark)
+        return None if super().plain is None else (self.answer, self._mark)
 
     def _as_plain(self, event: bytes) -> bytes:
         at = event.rfind(self._mark)

@@ -179,7 +179,7 @@ needs_compiler = pytest.mark.skipif(shortcut.Native is None, reason="no C compil
 @given(stream=streams())
 @example(stream=("chat", [framed(CHAT % (b" a", b"%d" % n), "%x") for n in range(2 * FOLD_AT + 3)], float("inf"), -1))
 @example(stream=("chat", [framed(CHAT % (b" a", b"1"), "%x") * 70] * 5, float("inf"), -1))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400, deadline=None, derandomize=True)
 def test_the_shortcut_does_what_python_does(
     without_compiler: ModuleType, stream: tuple[str, list[bytes], float, int]
 ) -> None:
