@@ -6,25 +6,28 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from controller.knowledge import ServiceKnowledge
-from controller.pressure import Standing, climbed, lateness_s, taken
+from controller.pressure import Standing, climbed, lateness_s, overdue, taken
 from controller.state import ServiceState
 from controller.trust import Doubt
 from core.instances import Action, Seen, SeenInstance, SeenPool, State, Steer
+
+STEERED = ("spill", "move", "shed")  # rungs that change how requests are taken
 
 
 def climb(
     one: ServiceState, seen: Seen, known: ServiceKnowledge, doubt: Doubt, notes: list[Mapping[str, object]]
 ) -> tuple[ServiceState, list[Action]]:
-    """A Steer where spilling or shedding begins or ends; boosts are the clocks' business. Nobody is shed for a queue
-    that may have gone long ago."""
+    """A Steer where spilling, moving or shedding begins or ends; boosts are the clocks' business. Nobody is shed for a
+    queue that may have gone long ago."""
     standings, actions = dict(one.standings), list[Action]()
     pools = [pool for pool in seen.pools if pool.service == known.spec.name]
     ready = [i for i in seen.instances if i.service == known.spec.name and i.state is State.READY]
     for place, pool in enumerate(pools):
         before = standings.get(pool.name, Standing())
-        if not pool.queued and not before.rungs:
+        owed_s = overdue(max((i.overdue_s for i in ready if i.pool == pool.name), default=0.0))
+        if not pool.queued and not before.rungs and owed_s < 0:
             continue
-        late_s = predicted_late_s(pools, place, ready, known, seen.now_s)
+        late_s = max(owed_s, predicted_late_s(pools, place, ready, known, seen.now_s))
         after = climbed(before, late_s, pool.queued, seen.now_s, sheds=pool.name not in doubt.queues)
         if after.rungs != before.rungs:
             notes.append(
@@ -66,6 +69,6 @@ def _reachable(pools: Sequence[SeenPool], instance: SeenInstance, place: int) ->
 
 def _steers(pool: SeenPool, before: Standing, after: Standing) -> list[Action]:
     was, now = taken(before), taken(after)
-    if ("spill" in was, "shed" in was) == ("spill" in now, "shed" in now):
+    if [name in was for name in STEERED] == [name in now for name in STEERED]:
         return []
-    return [Steer(pool.service, pool.name, "spill" in now, "shed" in now, after.cause)]
+    return [Steer(pool.service, pool.name, "spill" in now, "shed" in now, after.cause, "move" in now)]

@@ -24,10 +24,12 @@ class Rung:
 
 
 # Deadlines order the queue at all times; then, in this order:
+GRACE_S = 1.0  # a first token may be overdue: forecasts of prefill are some tenths of a second wrong
 LADDER = (
     Rung("boost", 0.0, 0.0, 10.0),  # clocks to maximum: milliseconds, and a few joules
     Rung("spill", 0.25, 1.0, 10.0),  # pools of shorter answers help: costs the promises of nobody yet
-    Rung("shed", 2.0, 3.0, 5.0),  # who is late already makes way: costs answers, saves those behind
+    Rung("move", 0.5, 1.0, 5.0),  # what an instance has not begun though it was due goes elsewhere: a prefill at worst
+    Rung("shed", 2.0, 2.0, 5.0),  # who is late already makes way: costs answers, saves those behind
 )
 
 
@@ -50,6 +52,11 @@ def lateness_s(waiting: Sequence[SeenWaiting], now_s: float, tokens_per_s: float
         done_s = now_s + (ahead_tokens / tokens_per_s if tokens_per_s > 0 else math.inf)
         worst_s = max(worst_s, done_s - request.deadline_s)
     return worst_s
+
+
+def overdue(worst_s: float) -> float:
+    """Lateness that stands for first tokens which instances owe. It never sheds: whoever waits is not the cause."""
+    return min(worst_s - GRACE_S, LADDER[-1].late_s) if worst_s > GRACE_S else -math.inf
 
 
 def climbed(standing: Standing, late_s: float, queued: int, now_s: float, *, sheds: bool = True) -> Standing:

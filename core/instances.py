@@ -38,6 +38,7 @@ class SeenInstance:
     gpus: tuple[str, ...] = ()  # their UUIDs, where they are known
     parks: bool = False  # it can be put to sleep, as far as is known
     age_s: float = 0.0  # how long ago it was as it is shown, in whole seconds
+    overdue_s: float = 0.0  # by which a first token misses both its deadline and what was expected here, at worst
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,13 +198,15 @@ class GiveBack:
 @dataclass(frozen=True, slots=True)
 class Steer:
     """How one pool's requests are taken from now on, until the next Steer. `spill`: they may go to pools that serve
-    shorter answers; `shed_late`: one that still waits when its first token is due is refused, to save those behind."""
+    shorter answers; `shed_late`: one that still waits when its first token is due is refused, to save those behind;
+    `move`: what instances of this pool were given and have not begun when it was due goes where there is room."""
 
     service: str
     pool: str
     spill: bool
     shed_late: bool
     reason: str
+    move: bool = False
 
 
 @dataclass(frozen=True, slots=True)

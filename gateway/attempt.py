@@ -6,7 +6,8 @@ from core.errors import JoulegateError, UpstreamFailed, UpstreamTimeout
 from gateway.sse import StreamBroken
 from pools.connection import ConnectionLost, Unreachable
 
-LEAVING = ("drain", "overrun")  # the stream left an instance that works
+UNBEGUN = "unbegun"
+LEAVING = ("drain", "overrun", UNBEGUN)  # the stream left an instance that works, or may work yet
 
 
 class AttemptFailed(Exception):

@@ -10,7 +10,7 @@ import msgspec
 from core.clock import Clock
 from core.errors import UpstreamFailed, UpstreamTimeout
 from core.request import Outcome
-from gateway.attempt import AttemptFailed, Leave, broken_off
+from gateway.attempt import UNBEGUN, AttemptFailed, Leave, broken_off
 from gateway.client import NOT_RETURNED, Headers
 from gateway.config import Limits
 from gateway.dialect import reshape, upstream_message
@@ -18,11 +18,11 @@ from gateway.job import Job
 from gateway.joined_stream import StreamEnded
 from gateway.ledger import Ledger
 from gateway.metrics import Metrics
-from gateway.pipe import Pipe
+from gateway.pipe import WATCH_S, Pipe
 from gateway.resume import engine_headers, prepare
 from gateway.service import Service
 from gateway.sse import Energy, EventStream, energy_comment, find_usage
-from gateway.stay import Stay
+from gateway.stay import Stay, may_leave
 from gateway.token_stream import Answer, TokenStream
 from pools.connection import Exchange, Head
 from pools.fleet import Member
@@ -58,6 +58,8 @@ class Relay:
             self._blame(job, slot, answered=lost.answered)
             raise lost from None
         except Leave as leave:
+            if leave.kind == UNBEGUN:
+                slot.instance.rests(self.clock.now_s())
             raise AttemptFailed(UpstreamFailed("the stream had to leave"), kind=leave.kind, ill=False) from None
         finally:
             if job.stint is not None and not job.stint.end_s:
@@ -104,12 +106,27 @@ class Relay:
             timing.connect_s += now_s - sent_s
             self._begins(job, service, slot, now_s)
             begin_by_s = now_s + self.limits.first_byte_timeout_s
-            head = await exchange.head(self.limits.first_byte_timeout_s)
+            head = await self._head(job, service, slot, exchange, begin_by_s)
             if head.status >= 400:
                 return await self._refusal(job, service, exchange, head)
             if parsed.stream and (head.get(b"content-type") or b"").startswith(b"text/event-stream"):
                 return await self._stream(job, service, slot, exchange, head, begin_by_s)
             return await self._whole(job, slot, exchange, head)
+
+    async def _head(self, job: Job, service: Service, slot: Slot, exchange: Exchange, begin_by_s: float) -> Head:
+        """A stream that can be moved may leave while it waits for it."""
+        limit_s = self.limits.first_byte_timeout_s
+        if not job.keeps_ids:
+            return await exchange.head(limit_s)
+        slot.awaits_first()
+        while True:
+            try:
+                return await exchange.head(min(WATCH_S, begin_by_s - self.clock.now_s()))
+            except UpstreamTimeout:
+                if self.clock.now_s() >= begin_by_s:
+                    said = f"the instance did not begin its answer within {limit_s:g} s"
+                    raise UpstreamTimeout(said) from None
+            may_leave(job, service, slot, self.clock.now_s())
 
     async def _refusal(self, job: Job, service: Service, exchange: Exchange, head: Head) -> Outcome:
         """A 4xx is the client's and goes to it as it is; a 5xx is the instance's and another one may do better."""

@@ -8,7 +8,7 @@ from math import inf
 from core.clock import Clock
 from core.errors import UpstreamTimeout
 from core.instances import State
-from gateway.attempt import Leave
+from gateway.attempt import UNBEGUN, Leave
 from gateway.job import Job
 from gateway.resume import why_it_stays
 from gateway.service import Service
@@ -22,20 +22,22 @@ class Stay:
     def __init__(self, job: Job, service: Service, slot: Slot, clock: Clock, count: Callable[[str], None]) -> None:
         self._job = job
         self._service = service
-        self._instance = slot.instance
+        self._slot, self._instance = slot, slot.instance
         self._now_s = clock.now_s
         self._still = 0
         self._count = count
 
     def watch(self, went_on: bool) -> None:
         """UpstreamTimeout when the instance fails its probes and nothing comes from it either; Leave when it is to be
-        emptied, this stream can go on elsewhere and there is an elsewhere."""
+        emptied, this stream can go on elsewhere and there is an elsewhere; or when it was due to begin, has not, and
+        the ladder lets such streams go."""
         self._still = 0 if went_on else self._still + 1
         instance = self._instance
         if self._still >= 2 and instance.state in (State.FAILED, State.STOPPED):
             raise UpstreamTimeout("the instance fails its probes and sends nothing")
         if instance.leave and self.elsewhere() and not why_it_stays(self._job):
             raise Leave("drain")
+        may_leave(self._job, self._service, self._slot, self._now_s())
 
     @property
     def edge(self) -> float:
@@ -61,6 +63,12 @@ class Stay:
         """Whether another instance is open now."""
         now_s, here = self._now_s(), self._instance
         return any(i is not here and i.open_to(now_s) for i in self._service.admission.router.instances.values())
+
+
+def may_leave(job: Job, service: Service, slot: Slot, now_s: float) -> None:
+    """Leave where the ladder lets go of what has not begun, and this is overdue and would be taken elsewhere."""
+    if service.admission.router.lets_go(slot, now_s, job.refused):
+        raise Leave(UNBEGUN)
 
 
 def weigh_overrun(job: Job, service: Service, here: Instance, now_s: float) -> Choice:

@@ -330,6 +330,7 @@ class Fleet:
         instances = [
             m.instance.seen(
                 self.spec.name,
+                now_s,
                 held=m.resumable and m.instance.state is State.DRAINING,
                 clock_knob=self.knobs.clock and not m.knob_refused,
                 parks=self.launcher.managed and not m.sleepless,

@@ -18,6 +18,9 @@ from pools.breaker import Breaker
 from pools.connection import authority
 from profiles.engine_model import EngineModel
 
+OVERDUE_S = 1.0  # after which an instance that owes a first token is given no more prompts
+REST_S = 10.0  # of 5, 10, 20 and 30 s the least that helped at each of three loads (tests/scenario/test_sim_moves.py)
+
 
 class Tightest:
     """The TBT limits of those who hold slots; `limit_s` is the smallest, infinity without any."""
@@ -97,6 +100,8 @@ class Instance:
         self.prefill_tokens = 0
         self._prefill = Prefill()
         self.tbt = Tightest()
+        self._rests_until_s = 0.0
+        self.owed: dict[Slot, None] = {}  # slots that will tell of their first token, and have not
 
     @property
     def url(self) -> str:
@@ -123,12 +128,13 @@ class Instance:
         self.reason = reason
 
     def seen(
-        self, service: str, *, held: bool = False, clock_knob: bool = False, parks: bool = False, age_s: float = 0.0
+        self, service: str, now_s: float, *, held: bool = False, clock_knob: bool = False, parks: bool = False,
+        age_s: float = 0.0,
     ) -> SeenInstance:  # fmt: skip
         return SeenInstance(
             self.id, service, self.pool, self.tp, self.state, self.requests, self.since_s, self.adopted, held,
             self.clock_mhz, self.sequences, self.kv_tokens, self.prefill_tokens, self.tbt.limit_s, clock_knob,
-            self.gpus, parks, age_s,
+            self.gpus, parks, age_s, self.overdue_s(now_s),
         )  # fmt: skip
 
     def open_to(self, now_s: float) -> bool:
@@ -142,14 +148,23 @@ class Instance:
             return False
         return not self.limits.kv_tokens or self.kv_tokens + ask.kv_tokens <= self.limits.kv_tokens
 
+    def overdue_s(self, now_s: float) -> float:
+        """How long ago the first token was due that is missed most, in tenths of a second; 0: none is."""
+        return max(0.0, round(max((now_s - slot.due_s for slot in self.owed), default=0.0), 1))
+
     def prefill_left(self, now_s: float) -> int:
         """Prompt tokens that are probably still to be prefilled, between none and all of `prefill_tokens`."""
         return self._prefill.left(self.prefill_tokens, now_s)
 
     def takes_prompt(self, ask: Ask, now_s: float) -> bool:
         """Prompts wait in the gateway by their deadlines rather than in an engine by their arrival: the next one goes
-        there when what is left of those before it is this step's work, or when all of it fits into one step."""
-        if self.prefill_tokens == 0 or self.model is None:
+        there when what is left of those before it is this step's work, or when all of it fits into one step. One that
+        owes a first token gets none."""
+        if self.model is None:
+            return True
+        if now_s < self._rests_until_s or (self.owed and now_s > next(iter(self.owed)).due_s + OVERDUE_S):
+            return False
+        if self.prefill_tokens == 0:
             return True
         room, left = self.step_tokens - self.sequences, self.prefill_left(now_s)
         return left <= room or left + ask.input_tokens <= room
@@ -159,17 +174,28 @@ class Instance:
     ) -> Slot:  # fmt: skip
         """`first_token_s`: when its first token is expected; 0 = nobody knows."""
         self._prefill = self._prefill.joined(self.prefill_tokens, ask.input_tokens, now_s, first_token_s)
-        return Slot(self, ask, on_release)
+        return Slot(self, ask, on_release, max(first_token_s, ask.deadline_s))
+
+    def rests(self, now_s: float) -> None:
+        """It let go of what it had not begun, and is given nothing until a first token comes from it, or a while."""
+        self._rests_until_s = now_s + REST_S
+
+    def works(self) -> None:
+        self._rests_until_s = 0.0
+
+    def owes(self, slot: Slot) -> bool:
+        return slot in self.owed
 
 
 class Slot:
     """A place in an instance for one request. `with slot:` gives it back whatever happens."""
 
-    __slots__ = ("_on_release", "_prefilling", "_released", "_trial", "ask", "instance", "weighed")
+    __slots__ = ("_on_release", "_prefilling", "_released", "_trial", "ask", "due_s", "instance", "weighed")
 
-    def __init__(self, instance: Instance, ask: Ask, on_release: Callable[[], None]) -> None:
+    def __init__(self, instance: Instance, ask: Ask, on_release: Callable[[], None], due_s: float = 0.0) -> None:
         self.instance = instance
         self.ask = ask
+        self.due_s = due_s  # its first token should be there, by its objective and by what was expected
         self._on_release = on_release
         self._prefilling = True
         self._released = False
@@ -189,10 +215,20 @@ class Slot:
     ) -> None:
         self.release()
 
+    def awaits_first(self) -> None:
+        """Its first token will be told: until then it can be seen to be overdue."""
+        if self._prefilling:
+            self.instance.owed[self] = None
+
     def first_token(self) -> None:
         """Prefill is over: later arrivals no longer wait behind it."""
+        self.instance.works()
+        self._begun()
+
+    def _begun(self) -> None:
         if self._prefilling:
             self._prefilling = False
+            self.instance.owed.pop(self, None)
             self.instance.prefill_tokens -= self.ask.input_tokens
             if not self._released:
                 self._on_release()  # there is room for the next prompt
@@ -212,7 +248,7 @@ class Slot:
         if self._released:
             return
         self._released = True
-        self.first_token()
+        self._begun()
         self.instance.requests -= 1
         self.instance.sequences -= self.ask.sequences
         self.instance.kv_tokens -= self.ask.kv_tokens

@@ -120,6 +120,20 @@ class Router:
         """How a pool's requests are taken from now on."""
         self._steered[steer.pool] = steer
 
+    @property
+    def moving(self) -> bool:
+        """Whether some pool's instances are to let go of what they have not begun."""
+        return any(steer.move for steer in self._steered.values())
+
+    def lets_go(self, slot: Slot, now_s: float, refused: Mapping[str, float] = NONE) -> bool:
+        """Whether a request is to leave an instance that owes its first token: the ladder says so, the token is
+        overdue, another instance would take it now, and it did not leave this one before."""
+        here = slot.instance
+        steer = self._steered.get(here.pool)
+        if steer is None or not steer.move or now_s <= slot.due_s or not here.owes(slot) or here.id in refused:
+            return False
+        return self._choose(slot.ask, now_s, {**refused, here.id: inf}) is not None
+
     def waiting(self) -> list[Ticket]:
         return [ticket for queue in self._queues for ticket in queue]
 

@@ -118,6 +118,7 @@ class SimCluster:
         self.ended: list[EnergyOfInstance] = []
         self.totals = EngineCounters()  # of the instances that ended
         self.on_placed: Callable[[Member], None] = lambda member: None  # a request has come to an instance
+        self.on_steered: Callable[[], None] = lambda: None
         self._book = book
         self._gaps = gaps
         self._world = world
@@ -140,7 +141,7 @@ class SimCluster:
             for index, pool in enumerate(self.spec.pools)
         )  # fmt: skip
         instances = tuple(
-            member.instance.seen(self.spec.name, clock_knob=True, parks=True) for member in self.members.values()
+            member.instance.seen(self.spec.name, now_s, clock_knob=True, parks=True) for member in self.members.values()
         )
         service = SeenService(self.spec.name, self.counts.seen(), self.meter.watts)
         gpus = SeenGpus(self.stock.total, self.stock.used + self.stock.reserved, self.stock.bare)
@@ -171,6 +172,7 @@ class SimCluster:
             case Steer():
                 self.router.steer(action)
                 self.router.pump(self._world.now_s)
+                self.on_steered()
 
     # --- life of an instance
 

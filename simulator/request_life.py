@@ -28,6 +28,7 @@ from simulator.overruns import Overruns
 from simulator.sequence import WAITING, Seq
 from simulator.tally import Tally
 from simulator.trace import Arrival
+from simulator.unbegun import Unbegun
 from simulator.world import World
 
 MOVES_OFF, MOVES_FAILURE, MOVES_ON = "off", "failure", "on"  # on: also answers that outgrow their prediction
@@ -93,6 +94,7 @@ class RequestLife:
         self._front_s = front_s  # of the engine model: what passes outside of steps before the first token
         self._moves = moves
         self._overruns = Overruns(spec, world, self)
+        self._unbegun = Unbegun(world, self)
         self._cluster: SimCluster | None = None
         self._counts = LoadCounts()
         self._trace: Iterator[Arrival] = iter(())
@@ -103,6 +105,7 @@ class RequestLife:
     def begin(self, trace: Iterator[Arrival], cluster: SimCluster) -> None:
         self._cluster = cluster
         self._counts = cluster.counts
+        cluster.on_steered = self._unbegun.look
         self._trace = trace
         self._await_next()
 
@@ -193,6 +196,7 @@ class RequestLife:
         if flight.seq is not None:
             flight.seq = engine.adopt(flight.seq, self._world.now_s)
         else:
+            slot.awaits_first()
             flight.seq = engine.add(
                 arrival.input_tokens, arrival.output_tokens, self._world.now_s,
                 priority=priority, group=flight.size_class, owner=flight,
@@ -245,6 +249,16 @@ class RequestLife:
         else:
             self._tally.retried += 1
             self._submit(flight, {member.instance.id: inf})
+
+    def goes_elsewhere(self, flight: Flight, member: Member) -> None:
+        """Its instance had not begun it, and has it no more."""
+        slot = flight.slot
+        flight.slot = flight.member = flight.seq = None
+        assert slot is not None
+        member.instance.rests(self._world.now_s)
+        self._tally.retried += 1
+        self._submit(flight, {member.instance.id: inf})
+        slot.release()
 
     def moves(self, flight: Flight, member: Member) -> None:
         """Its sequence has left its instance, which lives on."""

@@ -3,7 +3,7 @@
 import { $, NONE, attr, h, keyed, many, number, seconds, setTag, share, since, tag, text, watts } from "./dom.js";
 
 const COLUMNS = ["Pool", "Instances", "TP", "Clock", "Running", "Waiting", "Slack", "Kept, 5 min", "Power", "Ladder", ""];
-const RUNGS = { boost: "boost", spill: "spill", shed: "shed" };
+const RUNGS = { boost: "boost", spill: "spill", move: "move", shed: "shed" };
 
 const range = (values, unit) => {
   if (!values.length) return NONE;

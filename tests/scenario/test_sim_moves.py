@@ -3,14 +3,19 @@
 from dataclasses import replace
 
 import pytest
+from stories import costs, model, poisson, service, setup
 
+from controller import pressure
+from controller.knowledge import Knowledge, ServiceKnowledge
 from core.request import Outcome
 from simulator.case import make_case, shipped_service
+from simulator.cluster import SimCluster
 from simulator.faults import Faults
 from simulator.joulegate_policy import joulegate
 from simulator.policies import singlepool
 from simulator.request_life import MOVES_FAILURE, MOVES_OFF, MOVES_ON
-from simulator.run import Ran, check_books
+from simulator.run import Ran, check_books, simulate
+from simulator.world import World
 from tests.unit.test_sim_policies import MODEL
 from tests.unit.test_simulate_command import trace
 
@@ -41,3 +46,27 @@ def test_answers_that_outgrow_their_prediction_are_weighed() -> None:
     for ran in (still, moved):
         check_books(ran)
         assert ran.tally.output_tokens == sum(arrival.output_tokens for arrival in LOAD)
+
+
+@pytest.mark.parametrize("rps", [3.0, 6.0, 9.0])
+def test_what_an_engine_has_not_begun_goes_elsewhere_on_the_ladder(rps: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of two engines has a cache far smaller than its profile says, so that prompts wait in it for room."""
+    spec = service({"all": 2})
+    known = ServiceKnowledge(spec, model(), costs().step_tokens)
+    knowledge = Knowledge({spec.name: known}, gpus=16, mode="shadow")
+
+    def shrinks(world: World, cluster: SimCluster) -> None:
+        first = next(iter(cluster.members.values()))
+        world.at(5.0, lambda: setattr(first.engine, "kv_tokens", 5000))
+
+    def ran() -> Ran:
+        load = list(poisson(1, rps, 60.0))
+        return simulate(setup(spec, gpus=16, knowledge=knowledge, tick_s=1.0), load, disturb=shrinks)
+
+    moved = ran()
+    monkeypatch.setattr(pressure, "LADDER", tuple(rung for rung in pressure.LADDER if rung.name != "move"))
+    kept = ran()
+    assert moved.tally.retried > 0 == kept.tally.retried
+    assert moved.tally.attainment_all > kept.tally.attainment_all
+    for one in (moved, kept):
+        assert one.tally.outcomes[Outcome.COMPLETED] == one.tally.total_arrived

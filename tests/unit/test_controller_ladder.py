@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from controller.health import HARMED_S, TRIMS, judged
 from controller.knowledge import Settings
-from controller.pressure import LADDER, Standing, climbed, lateness_s, taken
+from controller.pressure import GRACE_S, LADDER, Standing, climbed, lateness_s, overdue, taken
 from controller.state import Health
 from core.instances import ClassCount, SeenWaiting
 
@@ -25,12 +25,24 @@ def test_a_long_queue_that_makes_it_is_no_emergency() -> None:
     assert climbed(Standing(), lateness_s(waiting, 0.0, 1000.0), 200, 0.0) == Standing()
 
 
+def test_what_has_not_begun_moves_before_anybody_is_shed() -> None:
+    assert [rung.name for rung in LADDER] == ["boost", "spill", "move", "shed"]
+    standing, seen = Standing(), []
+    for second in range(60):
+        standing = climbed(standing, overdue(30.0 if second < 30 else 0.0), 0, float(second))
+        seen.append(taken(standing))
+    assert ("boost", "spill", "move") in seen, "an instance that owes first tokens is reason enough"
+    assert not any("shed" in rungs for rungs in seen), "and none to refuse those who wait"
+    assert seen[-1] == ()
+    assert overdue(GRACE_S) == overdue(0.0) == -math.inf
+
+
 def test_rungs_are_climbed_one_by_one_and_left_one_by_one() -> None:
     standing, seen = Standing(), []
     for second in range(40):
         standing = climbed(standing, 5.0 if second < 10 else -1.0, 7, float(second))
         seen.append(taken(standing))
-    assert seen[0] == ("boost",) and ("boost", "spill") in seen and ("boost", "spill", "shed") in seen
+    assert seen[0] == ("boost",) and ("boost", "spill") in seen and ("boost", "spill", "move", "shed") in seen
     assert seen[-1] == (), "after the hold of each nothing is left"
     lengths = [len(rungs) for rungs in seen]
     assert all(abs(after - before) <= 1 for before, after in zip(lengths, lengths[1:], strict=False))

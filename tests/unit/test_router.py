@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from core.errors import Overloaded
-from core.instances import State
+from core.instances import State, Steer
 from core.request import Ask
 from core.service import Edges, InstanceLimits, LauncherSpec, PoolSpec, ServiceSpec, Slo
 from pools.breaker import Breaker
-from pools.instance import Instance, Slot
+from pools.instance import OVERDUE_S, REST_S, Instance, Slot
 from pools.queue import NONE, DeadlineQueue, Ticket
 from pools.router import Router
 from pools.score import added_joules
@@ -515,3 +515,58 @@ def test_the_queue_is_in_deadline_order(deadlines: list[float]) -> None:
     assert left == sorted(t.ask.deadline_s for t in tickets[1::2])
     assert len(queue) == len(left)
     assert [t.ask.deadline_s for t in queue.first(8)] == left[:8]
+
+
+def test_an_instance_that_owes_a_first_token_is_given_no_more_prompts() -> None:
+    world = World("short short")
+    first = world.submit(ask(deadline_s=1.0))
+    assert first is not None
+    here, tail = first.instance, ask(deadline_s=1e6, tokens=10)
+    assert here.overdue_s(99.0) == 0.0, "nobody said that its first token would be told"
+    first.awaits_first()
+    assert here.overdue_s(1.0) == 0.0 and here.overdue_s(1.5) == 0.5
+    assert here.takes_prompt(tail, 1.0 + OVERDUE_S) and not here.takes_prompt(tail, 1.1 + OVERDUE_S)
+    first.first_token()
+    assert here.takes_prompt(tail, 1.1 + OVERDUE_S) and here.overdue_s(99.0) == 0.0
+
+
+def test_what_is_expected_late_is_owed_when_it_is_expected() -> None:
+    world = World("short")
+    slot = world.router.instances["short-0"].hold(ask(deadline_s=1.0), lambda: None, 0.0, 7.0)
+    slot.awaits_first()
+    assert slot.instance.overdue_s(7.0) == 0.0 and slot.instance.overdue_s(8.0) == 1.0
+
+
+def test_it_lets_go_on_the_rung_only_when_it_is_overdue_and_another_would_take_it() -> None:
+    world = World("short short")
+    slot = world.submit(ask(deadline_s=1.0))
+    assert slot is not None
+    slot.awaits_first()
+    router, here = world.router, slot.instance
+    other = next(name for name in router.instances if name != here.id)
+    assert not router.lets_go(slot, 2.0), "nobody stands on the rung"
+    router.steer(Steer("m", "long", True, False, "", move=True))
+    assert router.moving and not router.lets_go(slot, 2.0), "another pool does"
+    router.steer(Steer("m", "short", True, False, "", move=True))
+    assert router.lets_go(slot, 2.0) and not router.lets_go(slot, 0.5)
+    assert not router.lets_go(slot, 2.0, {other: inf})
+    router.instances[other].set_state(State.DRAINING, 0.0)
+    assert not router.lets_go(slot, 2.0), "there is nowhere to go"
+    router.instances[other].set_state(State.READY, 0.0)
+    here.rests(2.0)
+    slot.release()
+    assert not here.takes_prompt(ask(), 2.1) and here.takes_prompt(ask(), 2.0 + REST_S)
+    router.steer(Steer("m", "short", False, False, ""))
+    router.steer(Steer("m", "long", False, False, ""))
+    assert not router.moving
+
+
+def test_a_first_token_ends_the_rest() -> None:
+    world = World("short")
+    slot = world.submit(ask())
+    assert slot is not None
+    slot.instance.rests(0.0)
+    slot.release()
+    assert not slot.instance.takes_prompt(ask(), 1.0), "an end without a token says nothing"
+    slot.first_token()
+    assert slot.instance.takes_prompt(ask(), 1.0)
