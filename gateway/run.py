@@ -29,6 +29,7 @@ from gateway.config import Config
 from gateway.config_file import ConfigError
 from gateway.dashboard import add_dashboard
 from gateway.docs_page import add_docs_page
+from gateway.huge_pages import into_huge_pages
 from gateway.learnt import LearntFile, beside
 from gateway.metrics import run_log_counters
 from gateway.protocol import gateway_protocol
@@ -94,6 +95,7 @@ async def run_gateway(
         running.metrics.gauges = lambda: [*live(), run_log_counters(rows.written, rows.dropped, rows.failed)]
     server = make_server(running, board, load, environment)
     spare_collections()
+    into_huge_pages()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
