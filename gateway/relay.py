@@ -21,7 +21,7 @@ from gateway.metrics import Metrics
 from gateway.pipe import WATCH_S, Pipe
 from gateway.resume import engine_headers, prepare
 from gateway.service import Service
-from gateway.sse import Energy, EventStream, energy_comment, find_usage
+from gateway.sse import Energy, EventStream, energy_comment, find_cached, find_usage
 from gateway.stay import Stay, may_leave
 from gateway.token_stream import Answer, TokenStream
 from pools.connection import Exchange, Head
@@ -162,6 +162,7 @@ class Relay:
         job.status = head.status
         if job.route.generates:
             job.usage = find_usage(body)
+            slot.cached(find_cached(body))
         job.client.reply(head.status, self._headers(job, head, whole=True), body)
         job.timing.relay_s = self.clock.now_s() - arrived_s
         return Outcome.COMPLETED
@@ -238,6 +239,7 @@ class Relay:
         finally:
             client.on_room = None
             job.usage = events.usage()
+            slot.cached(events.cached())
         return Outcome.COMPLETED
 
     def _events(self, job: Job, strip_usage: bool) -> EventStream:

@@ -42,6 +42,7 @@ NOTABLE = {  # an arrival without any of these is forwarded unread
 
 
 USAGE = b'"usage":{'
+CACHED = b'"cached_tokens":'
 Energy = Callable[[], tuple[float, str]]  # joules so far, and how they are known
 
 
@@ -163,6 +164,10 @@ class EventStream:
         """(prompt tokens, output tokens) as the engine counted them."""
         return find_usage(self._usage_event.partition(b"data:")[2])
 
+    def cached(self) -> tuple[int, int] | None:
+        """(prompt tokens that the engine's prefix cache held, prompt tokens), where the engine says so."""
+        return find_cached(self._usage_event.partition(b"data:")[2])
+
     def _begin(self, data: bytes) -> None:
         self._begun = len(data) >= len(b"event")
         if not any(data[: len(field)] == field[: len(data)] for field in FIELDS):
@@ -213,7 +218,12 @@ def events_of(data: bytes) -> list[bytes]:
     return [part + separator for part in parts[:-1]] + last
 
 
+class PromptDetails(Struct):
+    cached_tokens: int | None = None
+
+
 class Usage(Struct):
+    prompt_tokens_details: PromptDetails | None = None
     prompt_tokens: int | None = None
     input_tokens: int | None = None
     completion_tokens: int | None = None
@@ -242,3 +252,17 @@ def find_usage(body: bytes) -> tuple[int, int] | None:
     prompt = usage.input_tokens if usage.prompt_tokens is None else usage.prompt_tokens
     output = usage.output_tokens if usage.completion_tokens is None else usage.completion_tokens
     return None if prompt is None else (prompt, output or 0)
+
+
+def find_cached(body: bytes) -> tuple[int, int] | None:
+    """(cached, all) prompt tokens of a JSON answer or event. vLLM says it with --enable-prompt-tokens-details only."""
+    if CACHED not in body:
+        return None
+    try:
+        usage = SAID.decode(body).usage
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+    if usage is None or usage.prompt_tokens is None or usage.prompt_tokens_details is None:
+        return None
+    cached = usage.prompt_tokens_details.cached_tokens
+    return None if cached is None else (cached, usage.prompt_tokens)

@@ -20,6 +20,7 @@ from profiles.engine_model import EngineModel
 
 OVERDUE_S = 1.0  # after which an instance that owes a first token is given no more prompts
 REST_S = 10.0  # of 5, 10, 20 and 30 s the least that helped at each of three loads (tests/scenario/test_sim_moves.py)
+HITS_KEPT = 0.98  # the last fifty prompts count
 
 
 class Tightest:
@@ -43,6 +44,24 @@ class Tightest:
             return
         del self._holders[limit_s]
         self.limit_s = min(self._holders, default=inf)
+
+
+class PrefixHits:
+    """What share of the prompt tokens that an engine got lately it had in its prefix cache, by its own word. That is
+    what to expect of any prompt there, for the router sends none where its prefix is. 0: not known."""
+
+    __slots__ = ("_asked", "_hits")
+
+    def __init__(self) -> None:
+        self._hits = self._asked = 0.0
+
+    @property
+    def share(self) -> float:
+        return self._hits / self._asked if self._asked else 0.0
+
+    def saw(self, cached: int, prompt: int) -> None:
+        self._hits = HITS_KEPT * self._hits + min(cached, prompt)
+        self._asked = HITS_KEPT * self._asked + prompt
 
 
 class Prefill(Struct, frozen=True):
@@ -102,6 +121,7 @@ class Instance:
         self.tbt = Tightest()
         self._rests_until_s = 0.0
         self.owed: dict[Slot, None] = {}  # slots that will tell of their first token, and have not
+        self.prefix_hits = PrefixHits()
 
     @property
     def url(self) -> str:
@@ -237,6 +257,11 @@ class Slot:
         """The answer itself has begun: the instance works, however long the rest may take."""
         self.first_token()
         self.instance.breaker.works()
+
+    def cached(self, told: tuple[int, int] | None) -> None:
+        """What the engine says of its prefix cache at the end: (cached, all) prompt tokens."""
+        if told is not None:
+            self.instance.prefix_hits.saw(*told)
 
     def succeeded(self) -> None:
         self.instance.breaker.success()

@@ -56,21 +56,23 @@ class Choice(Struct, frozen=True):
     joules: tuple[float, ...]
 
 
-def site(instance: Instance, model: EngineModel, more: int, tokens: int) -> Site:
+def site(instance: Instance, model: EngineModel, more: int, tokens: int, cached: int = 0) -> Site:
     """An instance as the router knows it, with `more` sequences and `tokens` beside what it runs."""
     running, kv_tokens = max(1, instance.sequences + more), instance.kv_tokens + tokens
-    return Site(instance.id, model, instance.tp, instance.clock_mhz, running, kv_tokens, instance.limits.kv_tokens)
+    room = instance.limits.kv_tokens
+    return Site(instance.id, model, instance.tp, instance.clock_mhz, running, kv_tokens, room, cached)
 
 
 def elsewhere(
     spec: ServiceSpec, instances: Iterable[Instance], here: Instance, stream: Stream, now_s: float
 ) -> list[Site]:
-    """Instances of the pools that serve an answer of one token more, which are open and have a slot."""
+    """Instances of the pools that serve an answer of one token more, which are open and have a slot. Of the prompt they
+    hold what their prefix caches hold of others; of the answer nothing, for they have never seen it."""
     first = spec.pool_for(spec.edges.output_size(stream.out_tokens + 1))
     names = {pool.name for pool in spec.pools[first:]}
     tokens = stream.prompt_tokens + stream.out_tokens
     found = [
-        site(instance, instance.model, 1, tokens)
+        site(instance, instance.model, 1, tokens, int(instance.prefix_hits.share * stream.prompt_tokens))
         for instance in instances
         if instance is not here and instance.model is not None and instance.pool in names and instance.open_to(now_s)
         and instance.sequences < instance.limits.slots

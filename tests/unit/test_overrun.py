@@ -3,7 +3,12 @@
 import pytest
 from msgspec import structs
 
-from pools.overrun import Site, Stream, choose, expected_rest, spent_j
+from core.instances import State
+from core.request import Ask
+from core.service import Edges, InstanceLimits, LauncherSpec, PoolSpec, ServiceSpec, Slo
+from pools.breaker import Breaker
+from pools.instance import Instance, Slot
+from pools.overrun import Site, Stream, choose, elsewhere, expected_rest, spent_j
 from predictor.distribution import lognormal
 from profiles.engine_model import load_engine_model
 
@@ -61,6 +66,30 @@ def test_what_is_cached_there_is_not_paid_for() -> None:
     stream = structs.replace(STREAM, prompt_tokens=8000)
     full, cached = (choose(stream, slow(), [site("there", cached_tokens=n)]) for n in (0, 8000))
     assert cached.joules[-1] < full.joules[-1]
+
+
+POOL = PoolSpec("all", ("S", "M", "L"), 2, 8, HIGH, InstanceLimits(64))
+SPEC = ServiceSpec("m", "m", 16384, Slo(), Edges(), (POOL,), LauncherSpec("static"))
+
+
+def instance(name: str) -> Instance:
+    made = Instance(name, "h", 1, POOL, Breaker(3, 1, 8), MODEL, now_s=0.0)
+    made.set_state(State.READY, 0.0)
+    return made
+
+
+def test_what_an_engine_says_of_its_prefix_cache_is_expected_of_the_next_prompt() -> None:
+    here, there = instance("here"), instance("there")
+    (before,) = elsewhere(SPEC, [here, there], here, STREAM, 0.0)
+    slot = Slot(there, Ask("r", 0, 100, 1, 200, 50, 0.0, 10.0, 0.1), lambda: None)
+    slot.cached((90, 100))
+    slot.cached(None)  # an engine that says nothing of it teaches nothing
+    (after,) = elsewhere(SPEC, [here, there], here, STREAM, 0.0)
+    assert (before.cached_tokens, after.cached_tokens) == (0, 180), "of a prompt of 200"
+    for _ in range(500):
+        slot.cached((0, 100))
+    (later,) = elsewhere(SPEC, [here, there], here, STREAM, 0.0)
+    assert later.cached_tokens == 0
 
 
 def test_a_promise_already_broken_is_no_reason_to_pay_for_a_move() -> None:

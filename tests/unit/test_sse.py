@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from core.errors import UpstreamFailed
 from gateway.dialect import Dialect
-from gateway.sse import EventStream, StreamBroken, find_usage
+from gateway.sse import EventStream, StreamBroken, find_cached, find_usage
 
 SAMPLES = Path(__file__).parent.parent / "vllm" / "samples"
 STREAMS = {
@@ -118,3 +118,17 @@ def test_crlf_and_comment_lines_pass() -> None:
     body = b': ping\r\n\r\ndata: {"choices":[{"delta":{"content":"a"}}]}\r\n\r\ndata: [DONE]\r\n\r\n'
     out, events = relay([body], Dialect.OPENAI)
     assert out == body and events.done
+
+
+@pytest.mark.parametrize(
+    ("usage", "cached"),
+    [
+        (b'{"prompt_tokens":400,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":384}}', (384, 400)),
+        (b'{"prompt_tokens":400,"completion_tokens":1,"prompt_tokens_details":null}', None),
+        (b'{"prompt_tokens":400,"completion_tokens":1,"prompt_tokens_details":{"cached_tokens":null}}', None),
+        (b'{"prompt_tokens":400,"completion_tokens":1}', None),
+        (b'{"prompt_tokens_details":{"cached_tokens":"many"}}', None),
+    ],
+)
+def test_what_an_engine_says_of_its_prefix_cache(usage: bytes, cached: tuple[int, int] | None) -> None:
+    assert find_cached(b'{"choices":[],"usage":%b}' % usage) == cached
