@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from core.errors import BadRequest
-from gateway.parse import NOTHING, Fields, Message, Parsed
+from gateway.parse import EMPTY, NOTHING, Fields, Message, Parsed
 from predictor.features import END_BYTES, Asked, ends_of
 from predictor.tokens import BYTES_PER_TOKEN
 
@@ -19,7 +19,6 @@ HINT_HEADER = b"x-joulegate-output-tokens"
 MOST_HINTED = 1 << 20
 # Tokens of thought by the word for them; only their order matters, what they come to is learnt.
 EFFORTS = {"none": 0, "minimal": 256, "low": 1024, "medium": 4096, "high": 16_384, "xhigh": 32_768}
-EMPTY = (NOTHING, Raw(b"[]"))
 LIST, STRING = b'["'
 USERS = ("user", "")
 

@@ -15,6 +15,8 @@ from core.errors import BadRequest
 IMAGE_TOKENS = 1000  # what a picture, sound or file part counts for in the estimate; its bytes say nothing
 MAX_SEQUENCES = 65_536  # answers to one request; a number without a bound would overflow the router's arithmetic
 NOTHING = Raw(b"null")
+EMPTY = (NOTHING, Raw(b"[]"))
+NO_CALL = Raw(b'"none"')
 TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)  # what tells how deep a place of JSON is
 COLON = re.compile(rb"\s*:")
 
@@ -45,6 +47,7 @@ class Fields(Struct):
     system: Raw = NOTHING
     instructions: Raw = NOTHING
     tools: Raw = NOTHING
+    tool_choice: Raw = NOTHING
     stream_options: StreamOptions | None = None
     previous_response_id: Raw = NOTHING
     conversation: Raw = NOTHING
@@ -201,8 +204,9 @@ def splice(body: bytes, field: bytes) -> bytes:
 
 def ask_for_ids(body: bytes, fields: Fields) -> bytes:
     """The body with `return_token_ids` on; unchanged where that would change the answer: vLLM leaves the text of an
-    echoed prompt out, and sends chunks of its own to whoever calls tools."""
-    if fields.tools != NOTHING or b'"return_token_ids"' in body or b'"echo"' in body:
+    echoed prompt out, and sends chunks of its own to whoever may call tools."""
+    may_call = fields.tools not in EMPTY and fields.tool_choice != NO_CALL
+    if may_call or b'"return_token_ids"' in body or b'"echo"' in body:
         return body
     return splice(body, b'"return_token_ids":true')
 

@@ -228,6 +228,25 @@ def test_a_drain_may_move_what_runs(gateway: Gateway, engines: list[Engine]) -> 
     gateway.http.post(f"{here}/resume").raise_for_status()
 
 
+TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+
+
+def test_tools_that_may_not_be_called_keep_no_stream_back(gateway: Gateway, engines: list[Engine]) -> None:
+    more = {"tools": [TOOL], "tool_choice": "none", "ignore_eos": True}
+    whole = uncut(engines[1], "chat", **more)
+    engines[0].fault("cut", 20)
+    answer = ask(gateway, "chat", **more)
+    assert said(answer.content) == whole
+    assert_moved(gateway, answer)
+
+
+def test_a_stream_that_may_call_tools_is_told(gateway: Gateway, engines: list[Engine]) -> None:
+    engines[0].fault("cut", 2)
+    answer = ask(gateway, "chat", tools=[TOOL], tool_choice="required")
+    error = json.loads(list(sse(answer.content))[-1].removeprefix(b"data: "))["error"]
+    assert "token ids are not kept" in error["message"], error
+
+
 @pytest.mark.parametrize(
     ("more", "why"),
     [

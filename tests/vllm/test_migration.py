@@ -27,6 +27,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "repetition-penalty": {"repetition_penalty": 1.2},
     "bad-words": {"bad_words": [" builtin"]},
 }
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
 LOGPROBS = {CHAT: {"logprobs": True, "top_logprobs": 2}, TEXT: {"logprobs": 2}}
 
 
@@ -62,6 +63,15 @@ def test_joined_streams_say_what_uncut_ones_say(rig: Rig, path: str, make: Any, 
         compared += was_cut
     rig.ledger.joined += compared
     assert compared >= len(cases) * 0.7  # a fast stream comes in fewer events than it has tokens
+
+
+def test_tools_that_may_not_be_called_keep_no_stream_back(rig: Rig) -> None:
+    for prompt, cut in itertools.product(PROMPTS, (3, 7, 16)):
+        body = chat(prompt, stream=True, max_tokens=40, tools=TOOLS, tool_choice="none")
+        got, was_cut = joined(rig, CHAT, body, cut)
+        assert_one_stream(got)
+        assert meaning(CHAT, got) == meaning(CHAT, rig.direct(CHAT, body).content), (prompt, cut)
+        rig.ledger.joined += was_cut
 
 
 @pytest.mark.parametrize("include", [False, True], ids=["left-out", "included"])
