@@ -120,11 +120,12 @@ async def settled(world: World, before_fds: int) -> dict[str, int]:
 
 async def chaos(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     emulated = args.engine == "emulated"
-    world = await (emulated_world(folder, args.speed) if emulated else vllm_world(folder))
+    world = await (emulated_world(folder, args.speed) if emulated else vllm_world(folder, args.model))
     try:
         truths = EmulatedTruths() if emulated else AskedTruths([f"http://127.0.0.1:{i.port}" for i in world.instances])
         if isinstance(truths, AskedTruths):
-            await truths.learn(islice(wishes(args.seed, "tiny", TOPICS["vllm"], 0.03), 10_000))
+            asked = args.streams + 4 * args.clients if args.streams else 10_000
+            await truths.learn(islice(wishes(args.seed, "tiny", TOPICS["vllm"], 0.03), asked))
         usual = ALL_KINDS - GATEWAY_ENDS if args.soak else ALL_KINDS if emulated else VLLM_KINDS
         wanted = frozenset(args.faults.split(",")) if args.faults else usual
         faults = Faults(world, args.seed, args.every or EVERY_S[args.engine], wanted, args.apart)
@@ -165,6 +166,7 @@ def main() -> int:
     parser.add_argument(
         "--soak", action="store_true", help="the gateway is left alone, so that its memory can be judged"
     )
+    parser.add_argument("--model", type=Path, help="folder of the model that vLLM serves; without: the tests' tiny one")
     parser.add_argument("--clients", type=int, default=12)
     parser.add_argument("--speed", type=float, default=5.0, help="of the emulated engines")
     parser.add_argument("--every", type=float, default=0.0, help="mean seconds between faults")

@@ -11,18 +11,23 @@ import httpx
 
 from pools.ports import free_ports
 from tests.fakes import until
-from tests.vllm.servers import READY_S, Server, prepare, session_members
+from tests.vllm.servers import MODEL_DIR, READY_S, Server, prepare, session_members
+
+KV_ROOM = "512M"  # SmolLM2-135M in fp32 holds 11,000 tokens in it
 
 
 class VllmInstance:
-    def __init__(self, name: str) -> None:
+    """Serves the tests' tiny model, or the one in the folder `model`."""
+
+    def __init__(self, name: str, model: Path | None) -> None:
         prepare()
+        self._model = (MODEL_DIR,) if model is None else (model.resolve(), "--kv-cache-memory-bytes", KV_ROOM)
         self.name = f"chaos-{name}"
         (self.port,) = free_ports(1)
         self.start()
 
     def start(self) -> None:
-        self.server = Server.start(self.name, self.port)
+        self.server = Server.start(self.name, self.port, *self._model)
 
     def wait_ready(self) -> None:
         assert until(self.healthy, READY_S), self.server.log.read_text(errors="replace")[-2000:]

@@ -168,10 +168,10 @@ async def emulated_world(folder: Path, speed: float) -> World:
     return await _world(list(instances), folder, 4096)
 
 
-async def vllm_world(folder: Path) -> World:
+async def vllm_world(folder: Path, model: Path | None) -> World:
     from tests.chaos.vllm_instance import VllmInstance  # imports what only its own run needs
 
-    instances = [VllmInstance(str(n)) for n in range(ENGINES)]
+    instances = [VllmInstance(str(n), model) for n in range(ENGINES)]
     for instance in instances:
         await asyncio.to_thread(instance.wait_ready)
     return await _world(list(instances), folder, 4096)

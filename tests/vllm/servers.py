@@ -89,11 +89,12 @@ class Server:
         self.process = process
 
     @classmethod
-    def start(cls, name: str, port: int = 0) -> Server:
+    def start(cls, name: str, port: int = 0, model: Path = MODEL_DIR, *flags: str) -> Server:
+        """`flags` of vLLM come last, and so win."""
         server = cls(name, port or free_ports(1)[0])
         LOG_DIR.mkdir(parents=True, exist_ok=True)
         command = [PYTHON, "-W", "ignore", "-m", "vllm.entrypoints.openai.api_server"]
-        command += ["--model", MODEL_DIR, "--port", str(server.port), *FLAGS]
+        command += ["--model", model, "--port", str(server.port), *FLAGS, *flags]
         with server.log.open("wb") as log:
             server.process = subprocess.Popen(
                 command,
