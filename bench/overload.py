@@ -5,7 +5,8 @@
 Simulated time and modelled engines, but the router, queue, ladder and controller are those that serve. Arrivals are
 Poisson, each with the lengths of a request of the trace. Capacity is the highest rate of a bisection at which 99 % of
 all requests attain their objectives (docs/figures.md) on these GPUs; then multiples of it are offered. Who is admitted
-is whoever was not shed. Writes JSON; exit status 1 when goodput falls more than 5 % below its peak at a lower load."""
+is whoever was not shed; of those, served late is who was known to be late when an instance was free for it at last.
+Writes JSON; exit status 1 when goodput falls more than 5 % below its peak at a lower load."""
 
 from __future__ import annotations
 
@@ -50,6 +51,8 @@ class Bench:
             "attained": attained / tally.total_arrived,
             "attained_of_admitted": attained / max(1, admitted),
             "shed": shed,
+            "late_served": tally.late_served,
+            "late_unforeseen": tally.late_unforeseen,
             "failed": sum(tally.outcomes[one] for one in (Outcome.FAILED, Outcome.CUT)),
             "least_class": least,
         }
@@ -66,12 +69,14 @@ class Bench:
 
 def table(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| load | offered /s | goodput /s | good tokens /s | attained of admitted | shed | least class |",
-        "|---|---|---|---|---|---|---|",
+        "| load | offered /s | goodput /s | good tokens /s | attained of admitted | served late | else missed | shed "
+        "| least class |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         rates = f"{row['offered_rps']:.1f} | {row['goodput_rps']:.1f} | {row['good_tokens_per_s']:.0f}"
-        kept_by = f"{100 * row['attained_of_admitted']:.2f} % | {row['shed']} | {100 * row['least_class']:.1f} %"
+        kept_by = f"{100 * row['attained_of_admitted']:.2f} % | {row['late_served']} | {row['late_unforeseen']}"
+        kept_by += f" | {row['shed']} | {100 * row['least_class']:.1f} %"
         lines.append(f"| {row['times']:g}x | {rates} | {kept_by} |")
     return "\n".join(lines)
 

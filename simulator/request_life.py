@@ -49,7 +49,9 @@ class Door:
 class Flight:
     """One request that has arrived and has not ended."""
 
-    __slots__ = ("arrival", "ask", "attempts", "length", "member", "predicted", "seq", "size_class", "slot", "ticket")
+    __slots__ = (
+        "arrival", "ask", "attempts", "late", "length", "member", "predicted", "seq", "size_class", "slot", "ticket",
+    )  # fmt: skip
 
     def __init__(self, arrival: Arrival, size_class: int, predicted: int, ask: Ask, length: Prediction) -> None:
         self.arrival = arrival
@@ -58,6 +60,7 @@ class Flight:
         self.ask = ask
         self.length = length
         self.attempts = 0
+        self.late = False  # it was placed last, because it could not be in time
         self.ticket: Ticket | None = None  # while it waits
         self.slot: Slot | None = None  # while it runs
         self.member: Member | None = None
@@ -182,7 +185,7 @@ class RequestLife:
     def _placed(self, ticket: Ticket, slot: Slot) -> None:
         flight = ticket.waiter
         assert isinstance(flight, Flight)
-        flight.ticket = None
+        flight.ticket, flight.late = None, ticket.late
         self._runs(flight, slot)
 
     def _runs(self, flight: Flight, slot: Slot) -> None:
@@ -221,6 +224,8 @@ class RequestLife:
             ttft_s = seq.first_s - flight.ask.arrived_s + self._front_s
             took_s = self._world.now_s - flight.ask.arrived_s + self._front_s
             attained = self._tally.completed(flight.size_class, seq, flight.arrival, ttft_s, took_s)
+            self._tally.late_served += flight.late
+            self._tally.late_unforeseen += not attained and not flight.late
             self._counts.completed(flight.predicted, seq.end, attained)
             self._lengths.learn(flight.arrival)
             self._leaves(flight)

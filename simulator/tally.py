@@ -42,6 +42,8 @@ class Tally:
         self.output_tokens = 0  # of completed requests
         self.cut_tokens = 0  # generated for requests that did not complete
         self.retried = 0
+        self.late_served = 0  # complete, and known to be late when an instance got them
+        self.late_unforeseen = 0  # complete and missed, and an instance got them to be in time
         self.migrations = 0  # running answers that were moved to another instance
         self._edges = spec.edges
         self._ttft_limit_s = [spec.slo.ttft_s[size] for size in SIZES]
