@@ -15,7 +15,7 @@ from msgspec import Struct
 from core.request import Prediction
 from core.service import Edges
 from predictor.conformal import Calibration
-from predictor.distribution import NORMAL_BELOW, Distribution, tokens_at
+from predictor.distribution import NORMAL_BELOW, Distribution
 from predictor.features import Asked, Features
 from predictor.hints import Hint, Hints
 from predictor.length import RunningLengths, Sparse, quantile
@@ -36,13 +36,15 @@ RISE = 1e-6  # doublings between two quantiles that fall together
 
 
 class Template(Struct):
-    """`shift` and `spread` in log2 tokens against the service; `said`: by its own answers alone."""
+    """`shift` and `spread` in log2 tokens against the service; `said`: by its own answers alone; `trust`: their weight,
+    as `track` has it."""
 
     shift: Mean
     spread: Mean
     track: Track
     said: Said | None = None
     edges: Edges | None = None
+    trust: float = 0.0
 
 
 class TemplateState(Struct, frozen=True):
@@ -64,14 +66,14 @@ class ServiceState(Struct, frozen=True):
 
 class Foretold(Struct, frozen=True):
     """What was said of a request, kept until its answer is known: no text, only numbers. `base`: before template and
-    hint had their say; `free`: before the request's own limit; `trust`: the template's weight; `offset` of the upper
-    quantiles, in doublings; the shape lies at `level` and `spread`."""
+    hint had their say; `said`: before calibration, by `offset`, and the request's own limit; `trust`: the template's
+    weight; the shape lies at `level` and `spread`."""
 
     template: bytes
     edges: Edges
     prediction: Prediction
     base: Said
-    free: Said
+    said: Said
     offset: float
     shape: Shape | None = None
     level: float = 0.0
@@ -133,7 +135,7 @@ class Blend:
         newest = templates[-self._limit :]
         self._running.restore(state.shared, ((one.name, one.lengths) for one in newest))
         for one in newest:
-            self._templates[one.name] = Template(one.shift, one.spread, one.track)
+            self._templates[one.name] = Template(one.shift, one.spread, one.track, trust=one.track.trust())
 
     def foretell(
         self, template: bytes, limit: int | None, edges: Edges, asked: Asked | None = None, client: bytes = b""
@@ -151,16 +153,15 @@ class Blend:
             if own is not None:
                 if own.said is None or (own.edges is not edges and own.edges != edges):
                     own.said, own.edges = self._running.say(template, edges), edges
-                trust = own.track.trust()
+                trust = own.trust
                 said = said.joined(own.said, trust)
         if asked is not None and asked.hint_tokens is not None and asked.hint_tokens > 0:
             hint = self.hints.read(client, asked.hint_tokens, edges)
             said = said.joined(hint.said, hint.weight)
         offset = self.calibration.offset
-        free = said.stretched(offset)
-        prediction = within(free, limit, edges)
+        prediction = within(said, limit, edges, offset)
         return Foretold(
-            template, edges, prediction, base, free, offset, shape, level, spread, features, trust, hint
+            template, edges, prediction, base, said, offset, shape, level, spread, features, trust, hint
         )  # fmt: skip
 
     def length(self, told: Foretold) -> Distribution:
@@ -180,7 +181,7 @@ class Blend:
 
     def learn(self, told: Foretold, output_tokens: int, cut: bool = False) -> None:
         """`cut` = the request's limit ended the answer: it is at least this long."""
-        self.calibration = self.calibration.learn(tokens_at(told.free.log90), output_tokens, cut)
+        self.calibration = self.calibration.learn(told.said.q90(told.offset), output_tokens, cut)
         length = output_tokens
         if cut:  # the middle of what is expected of such an answer
             length = round((told.whole or self.length(told)).quantile_after(output_tokens, 0.5))
@@ -195,6 +196,7 @@ class Blend:
         self._running.learn(told.template, length)
         self._answers += 1
         own.track.answers += 1
+        own.trust = own.track.trust()
         if own.track.answers <= REFRESH or own.track.answers % REFRESH == 0 or own.edges != told.edges:
             own.said, own.edges = self._running.say(told.template, told.edges), told.edges
 

@@ -39,6 +39,7 @@ NAMES = (
 SPECIAL = frozenset(CUES) | frozenset(UNITS)
 MARKS = {word: (CUES.get(word), UNITS.get(word)) for word in SPECIAL}
 NO_ASKS = (0.0,) * (8 + len(Cue))
+COUNTED, ASKING = NAMES.index("turns"), NAMES.index("words_asked")  # where the parts of a `Features` begin
 
 
 class Asked(Struct, frozen=True):
@@ -64,10 +65,17 @@ class Asked(Struct, frozen=True):
 
 
 class Features(Struct, frozen=True):
-    """`numbers` in the order of NAMES; `words`: those of the prompt that a vocabulary or predictor/cues.py knows."""
+    """`counts`, `declared` and `asks`, one after the other, are in the order of NAMES; `words`: those of the prompt
+    that a vocabulary or predictor/cues.py knows."""
 
-    numbers: tuple[float, ...]
+    counts: Sequence[float]
+    declared: Sequence[float]
+    asks: Sequence[float]
     words: frozenset[bytes]
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        return (*self.counts, *self.declared, *self.asks)
 
 
 class Vocabulary:
@@ -81,11 +89,9 @@ class Vocabulary:
         self.known = frozenset(words) | SPECIAL
 
 
-def ends_of(text: bytes | memoryview) -> bytes:
+def ends_of(text: bytes) -> bytes:
     """All that is read of a text: at most 1,025 bytes. The ends of the ends are the ends."""
-    if len(text) <= 2 * END_BYTES + 1:
-        return bytes(text)
-    return bytes(text[:END_BYTES]) + b"\n" + bytes(text[-END_BYTES:])
+    return text if len(text) <= 2 * END_BYTES + 1 else text[:END_BYTES] + b"\n" + text[-END_BYTES:]
 
 
 def featurise(asked: Asked, vocabulary: Vocabulary) -> Features:
@@ -93,11 +99,11 @@ def featurise(asked: Asked, vocabulary: Vocabulary) -> Features:
     ends = ends_of(asked.prompt)
     words = words_of(ends)
     found = vocabulary.known.intersection(words)
-    if asked.read is not None:
-        return Features(asked.read, found)
+    if (read := asked.read) is not None:
+        return Features(read[:COUNTED], read[COUNTED:ASKING], read[ASKING:], found)
     special, plain = found & SPECIAL, ends.isascii()
     asks = _asks(words, special, ends, plain) if special or not plain else NO_ASKS
-    return Features((*_counts(asked, ends, plain), *_declared(asked), *asks), found)
+    return Features(_counts(asked, ends, plain), _declared(asked), asks, found)
 
 
 def words_of(ends: bytes) -> list[bytes]:
@@ -116,8 +122,10 @@ def _log(value: float) -> float:
 
 def _counts(asked: Asked, ends: bytes, plain: bool) -> tuple[float, ...]:
     """Each count costs up to 1 us. (Bullets, quotes, digits and marks of code told nothing more than these.)"""
-    size, all_there_is = max(asked.last_bytes, len(asked.prompt)), asked.prompt_bytes
-    own = _log(size)
+    size, all_there_is = len(asked.prompt), asked.prompt_bytes
+    if asked.last_bytes > size:
+        size = asked.last_bytes
+    own = log2(1.0 + size) if size < LARGEST else _log(size)
     last = ends[-3:].rstrip(b"\"' \n")[-1:]
     return (
         own if all_there_is <= size else _log(all_there_is),
@@ -136,7 +144,7 @@ def _declared(asked: Asked) -> tuple[float, ...]:
     before, limit, hint = asked.last_answer_tokens, asked.max_tokens, asked.hint_tokens
     warm = asked.temperature
     return (
-        _log(asked.turns),
+        1.0 if asked.turns == 1 else _log(asked.turns),
         _log(before) if before is not None else 0.0,
         1.0 if before is None else 0.0,
         _log(limit) if limit is not None else 0.0,
@@ -144,7 +152,7 @@ def _declared(asked: Asked) -> tuple[float, ...]:
         1.0 if asked.stop else 0.0,
         1.0 if asked.tools else 0.0,
         1.0 if asked.response_format else 0.0,
-        _log(asked.n - 1),
+        0.0 if asked.n == 1 else _log(asked.n - 1),
         min(2.0, max(0.0, warm)) if warm is not None else 0.0,
         1.0 if warm is None else 0.0,
         _log(asked.reasoning_tokens) if asked.reasoning_tokens is not None else 0.0,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
+from itertools import pairwise
 from math import exp, log2
 from operator import mul
 
@@ -19,7 +20,7 @@ from msgspec import Struct
 from core.request import Prediction
 from core.service import Edges
 from predictor.distribution import Distribution, share_below
-from predictor.features import Asked, Features, Vocabulary, featurise
+from predictor.features import ASKING, COUNTED, NO_ASKS, Asked, Features, Vocabulary, featurise
 from predictor.model_file import SHIPPED, WIDEST, Body, read_model
 from predictor.said import Said, said_of, within
 
@@ -62,7 +63,10 @@ class Shape(Struct, frozen=True):
 class LengthModel:
     """Never changes once made; any number of services share one."""
 
-    __slots__ = ("_base", "_mid", "_mids", "_weight", "_width", "_widths", "body", "name", "vocabulary")
+    __slots__ = (
+        "_asks", "_base", "_counts", "_declared", "_declares", "_mid", "_weight", "_width", "body", "name",
+        "vocabulary",
+    )  # fmt: skip
 
     def __init__(self, body: Body) -> None:
         self.body = body
@@ -71,7 +75,9 @@ class LengthModel:
         scales = np.asarray(body.scales)
         numbers = np.stack([np.asarray(body.mid[:count]) / scales, np.asarray(body.width) / scales], axis=1)
         moved = np.asarray(body.means) @ numbers
-        self._mids, self._widths = numbers.T.tolist()
+        parts = [numbers[from_:to].T.tolist() for from_, to in pairwise((0, COUNTED, ASKING, count))]
+        self._counts, self._declared, self._asks = parts
+        self._declares = any(map(any, parts[1]))  # of open sets, which declare nothing, nothing is learnt of it
         self._mid, self._width = body.mid_bias - float(moved[0]), body.width_bias - float(moved[1])
         words = [word.encode() for word in body.words]
         self.vocabulary = Vocabulary(words)
@@ -85,10 +91,18 @@ class LengthModel:
         return featurise(asked, self.vocabulary)
 
     def shape(self, features: Features) -> Shape:
-        """In Python: of 40 numbers NumPy only takes longer."""
-        numbers = features.numbers
-        mid = self._mid + sum(map(mul, numbers, self._mids)) + sum(map(self._weight, features.words))
-        width = self._width + sum(map(mul, numbers, self._widths))
+        """In Python: of so few numbers NumPy only takes longer."""
+        mids, widths = self._counts
+        mid = self._mid + sum(map(self._weight, features.words)) + sum(map(mul, features.counts, mids))
+        width = self._width + sum(map(mul, features.counts, widths))
+        if self._declares:
+            mids, widths = self._declared
+            mid += sum(map(mul, features.declared, mids))
+            width += sum(map(mul, features.declared, widths))
+        if features.asks is not NO_ASKS:
+            mids, widths = self._asks
+            mid += sum(map(mul, features.asks, mids))
+            width += sum(map(mul, features.asks, widths))
         return Shape(self._base, mid, exp(width if -WIDEST < width < WIDEST else min(WIDEST, max(-WIDEST, width))))
 
     def distribution(self, features: Features, level: float | None = None, spread: float | None = None) -> Distribution:

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from core.request import Prediction
 from core.service import Edges
-from predictor.distribution import LONGEST_LOG2, Distribution
+from predictor.distribution import LONGEST_LOG2, Distribution, tokens_at
 
 NO_LIMIT = 1 << 20  # tokens; no answer is longer
 
@@ -33,10 +33,9 @@ class Said(Struct, frozen=True):
             rest * self.log99 + weight * other.log99,
         )
 
-    def stretched(self, doublings: float) -> Said:
-        """Its upper half is longer by that, or shorter, but no shorter than the middle."""
-        middle = self.log50
-        return Said(self.p, middle, max(middle, self.log90 + doublings), max(middle, self.log99 + doublings))
+    def q90(self, doublings: float) -> float:
+        """Tokens; longer by `doublings`, or shorter, but not than the middle."""
+        return tokens_at(max(self.log50, self.log90 + doublings))
 
 
 def said_of(shape: Distribution, edges: Edges) -> Said:
@@ -47,8 +46,9 @@ def said_of(shape: Distribution, edges: Edges) -> Said:
     return Said(p, shape.log_quantile(0.5), shape.log_quantile(0.9), shape.log_quantile(0.99))
 
 
-def within(said: Said, limit: int | None, edges: Edges) -> Prediction:
-    """What routing needs of it. No answer is longer than `limit`, the request's own."""
+def within(said: Said, limit: int | None, edges: Edges, doublings: float = 0.0) -> Prediction:
+    """What routing needs of it, the upper half longer by `doublings`, or shorter, but not than the middle. No answer is
+    longer than `limit`, the request's own."""
     cap = limit if limit is not None and limit > 0 else NO_LIMIT
     small, medium = edges.output
     p = said.p
@@ -56,7 +56,9 @@ def within(said: Said, limit: int | None, edges: Edges) -> Prediction:
         p = (1.0, 0.0, 0.0)
     elif cap <= medium:
         p = (p[0], 1.0 - p[0], 0.0)
-    log50, log90, log99 = said.log50, said.log90, said.log99
+    log50, log90, log99 = said.log50, said.log90 + doublings, said.log99 + doublings
+    if log90 < log50 or log99 < log50:
+        log90, log99 = max(log50, log90), max(log50, log99)
     if log90 > LONGEST_LOG2 or log99 > LONGEST_LOG2:
         log50, log90, log99 = (min(LONGEST_LOG2, log) for log in (log50, log90, log99))
     q50, q90, q99 = round(2.0**log50), round(2.0**log90), round(2.0**log99)
