@@ -22,7 +22,9 @@ from controller.plan_repair import within_room
 from controller.problem import Column, Exchange, Flow, Group, Kind, Plan, Problem, Setting, usable
 
 LARGE_GPUS = 128  # from there: LP first, then only what it leaves fractional
-NEAR = 0.02  # reduced cost, as a share of the column's own, up to which a column the LP does not use stays
+# Reduced cost, as a share of the column's own, up to which a column that the LP does not use stays: a few first, whose
+# best is found in a fifth of a second, then as many as can be searched within the second from there.
+NEARS = (0.02, 0.07)
 SHORT = {"shed": 100.0, "floor": 10.0, "spare": 1.0}  # order in which promises give way, last first
 SLIP = 1e-7
 
@@ -256,37 +258,43 @@ class Programme:
 
     def by_parts(self, limits: Limits) -> Plan | None:
         """The LP's whole instances are kept but one of each column, and columns far from use are left out; what remains
-        is a small integer programme. The LP's cost is the bound. Where its answer is not near enough to that, the whole
-        programme goes on from it for as long as is left."""
+        is a small integer programme, solved again with more columns from the plan it gave. The LP's cost is the bound.
+        Where no answer is near enough to that, the whole programme goes on for as long as is left."""
         for n in self.n:
             n.integer = False
         lp = self._run(limits)
         if lp is None:
             return None
-        spent_s = lp.solve_time().total_seconds()
+        spent_s, best = lp.solve_time().total_seconds(), None
+        for near in (*NEARS, None):
+            if limits.time_s is not None and spent_s >= limits.time_s:
+                break
+            self._narrow(lp, near)
+            left = limits if limits.time_s is None else replace(limits, time_s=limits.time_s - spent_s)
+            found = self._run(left, self._hint(best))
+            if found is None:
+                continue
+            spent_s += found.solve_time().total_seconds()
+            bound_w = max(lp.objective_value(), found.best_objective_bound() if near is None else 0.0)
+            plan = self._plan(found, bound_w)
+            if best is not None:
+                plan = replace(min(best, plan, key=lambda one: one.cost_w), bound_w=bound_w)
+            best = plan
+            if best.gap <= limits.gap:
+                break
+        return best
+
+    def _narrow(self, lp: mathopt.SolveResult, near: float | None) -> None:
+        """To what is `near` to the LP's answer; None: to nothing."""
         values, reduced = lp.variable_values(self.n), lp.reduced_costs(self.n)
-        bound_w = lp.objective_value()
         for n, column, value, price in zip(self.n, self.columns, values, reduced, strict=True):
-            n.integer = True
+            n.integer, n.lower_bound, n.upper_bound = True, 0.0, self._most(column)
+            if near is None:
+                continue
             if value > 1:
                 n.lower_bound = max(0.0, math.floor(value + SLIP) - 1.0)
-            elif value < SLIP and price > NEAR * self.problem.cost_w(column):
+            elif value < SLIP and price > near * self.problem.cost_w(column):
                 n.upper_bound = 0.0
-        found = self._run(limits)
-        if found is None:
-            return None
-        plan = self._plan(found, bound_w)
-        spent_s += found.solve_time().total_seconds()
-        if plan.gap <= limits.gap or (limits.time_s is not None and spent_s >= limits.time_s):
-            return plan
-        for n, column in zip(self.n, self.columns, strict=True):
-            n.lower_bound, n.upper_bound = 0.0, self._most(column)
-        left = limits if limits.time_s is None else replace(limits, time_s=limits.time_s - spent_s)
-        whole = self.whole(left, plan)
-        if whole is None:
-            return plan
-        best = min(plan, whole, key=lambda one: one.cost_w)
-        return replace(best, bound_w=max(plan.bound_w, whole.bound_w))
 
     def _run(self, limits: Limits, hint: mathopt.SolutionHint | None = None) -> mathopt.SolveResult | None:
         parameters = mathopt.SolveParameters(relative_gap_tolerance=limits.gap, node_limit=limits.nodes, random_seed=1)
