@@ -20,7 +20,7 @@ from tests.e2e.process import LOOSE, Gateway, write_config
 
 ENGINES = 3
 ENDS_S = 60.0  # a gateway after SIGTERM; what runs has 30 s to end
-LIMITS = {"stall_timeout_s": 1.0, "first_byte_timeout_s": 10.0, "max_wait_s": 90.0, "connect_timeout_s": 1.0}
+LIMITS = {"stall_timeout_s": 1.0, "max_wait_s": 90.0, "connect_timeout_s": 1.0}
 
 
 class Instance(Protocol):
@@ -71,11 +71,14 @@ class HookedGateway(Gateway):
 class World:
     """`gateway` is replaced when it is killed."""
 
-    def __init__(self, instances: list[Instance], proxies: list[Proxy], folder: Path, context_tokens: int) -> None:
+    def __init__(
+        self, instances: list[Instance], proxies: list[Proxy], folder: Path, context_tokens: int, whole_s: float
+    ) -> None:
         self.instances = instances
         self.proxies = proxies
         self.folder = folder
         self._context_tokens = context_tokens
+        self._limits = {**LIMITS, "first_byte_timeout_s": whole_s}  # an answer that is not streamed begins with its end
         self._reloads = 0
         self.numbers: dict[str, int] = {}  # of instances by the ids that gateways gave them
         (folder / "faults").mkdir()
@@ -93,7 +96,7 @@ class World:
         return write_config(
             self.folder,
             {"tiny": tree},
-            limits={**LIMITS, "max_queue": 512 + self._reloads % 2},
+            limits={**self._limits, "max_queue": 512 + self._reloads % 2},
             listen={"port": self.port},
             health={"interval_s": 0.2, "timeout_s": 1.0, "fall": 3},
             controller={"interval_s": 0.2},
@@ -165,7 +168,7 @@ async def emulated_world(folder: Path, speed: float) -> World:
     instances = [Emulated("--speed", str(speed), "--max-num-seqs", "64") for _ in range(ENGINES)]
     for instance in instances:
         await asyncio.to_thread(instance.wait_ready)
-    return await _world(list(instances), folder, 4096)
+    return await _world(list(instances), folder, 4096, whole_s=10.0)
 
 
 async def vllm_world(folder: Path, model: Path | None) -> World:
@@ -174,14 +177,14 @@ async def vllm_world(folder: Path, model: Path | None) -> World:
     instances = [VllmInstance(str(n), model) for n in range(ENGINES)]
     for instance in instances:
         await asyncio.to_thread(instance.wait_ready)
-    return await _world(list(instances), folder, 4096)
+    return await _world(list(instances), folder, 4096, whole_s=120.0)
 
 
-async def _world(instances: list[Instance], folder: Path, context_tokens: int) -> World:
+async def _world(instances: list[Instance], folder: Path, context_tokens: int, whole_s: float) -> World:
     proxies = [Proxy(instance.port) for instance in instances]
     for proxy in proxies:
         await proxy.open()
-    world = World(instances, proxies, folder, context_tokens)
+    world = World(instances, proxies, folder, context_tokens, whole_s)
     await asyncio.to_thread(world.gateway.wait_ready)
     while len(world.ready()) < ENGINES:
         await asyncio.sleep(0.1)
