@@ -30,12 +30,12 @@ from pools.ports import free_ports
 from predictor.records import read_records
 from predictor.train import HELD_PROMPTS, prompt_share
 
-SEED, PROMPTS, MOST = 1, 100, 1024
-TEMPERATURE, STREAMS = 0.7, 32
-START_S, DRAIN_S = 240.0, 150.0
+SEED, PROMPTS, MOST = 1, 100, 512
+TEMPERATURE, STREAMS = 0.7, 64
+START_S, DRAIN_S = 600.0, 420.0
 SERVER = (
     "-W", "ignore", "-m", "vllm.entrypoints.openai.api_server", "--served-model-name", "model", "--host", "127.0.0.1",
-    "--dtype", "float32", "--enforce-eager", "--max-model-len", "4096", "--kv-cache-memory-bytes", "1500M",
+    "--dtype", "float32", "--enforce-eager", "--max-model-len", "4096", "--kv-cache-memory-bytes", "3000M",
     "--max-num-seqs", str(STREAMS), "--seed", str(SEED), "--distributed-executor-backend", "uni",
 )  # fmt: skip
 ENV = {

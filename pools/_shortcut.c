@@ -1,6 +1,6 @@
 // The plain arrivals of a stream, in C: what gateway/pipe.py, gateway/token_stream.py and gateway/timing.py do with them,
 // byte for byte and count for count (tests/unit/test_shortcut.py compares). Whatever else arrives goes to `arrived`,
-// which is Python. Plain: whole HTTP chunks of one event each, with text and nothing else. Built by pools/shortcut_build.py;
+// which is Python. Plain: whole HTTP chunks of one event each, with text and nothing else. Optional (pyproject.toml):
 // without it pools/shortcut.py has a base class that knows no shortcut.
 //
 // Why: between two arrivals of a stream its objects leave the caches, and Python touches forty of them where this
