@@ -217,7 +217,7 @@ def _reconciled(one: ServiceState, view: View, knowledge: Knowledge) -> tuple[Se
     drain = wanted.drain and not _awaited(view, wanted, whole, pausing)
     moves = steps(replace(wanted, counts=counts, ground=ground, drain=drain), live, reason)
     moves += barred_out(doomed, live, wanted, view.free_gpus)
-    started = sum(isinstance(move, Start) for move in moves) if one.plan is not None else 0  # no plan changed its mind
+    started = sum(isinstance(move, Start) for move in moves)
     recent = tuple(at_s for at_s in one.starts_s if now_s - at_s < HOUR_S)
     return replace(one, starts_s=(*recent, *(now_s for _ in range(started)))), moves
 

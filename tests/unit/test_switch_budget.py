@@ -65,13 +65,3 @@ def test_what_an_operator_orders_is_outside_of_the_budget() -> None:
     spent = ControllerState({NAME: ServiceState(starts_s=(100.0,) * SPENT, surplus_s=0.0)})
     floor = Override("one", "floor", 1e6, NAME, "medium", instances=4)
     assert count(decide(spent, 1000.0, 2, Impose(floor))[1], Start) == 2
-
-
-def test_the_configured_instances_take_nothing_from_the_budget() -> None:
-    """A gateway that starts has its first plan minutes later, which must not find the hour spent."""
-    seen = Seen(0.0, POOLS, (), gpus=SeenGpus(GPUS, 0))
-    state, decision = tick(ControllerState(), seen, KNOWLEDGE, 1.0)
-    assert count(decision, Start) == sum(pool.instances for pool in SPEC.pools)
-    assert state.services[NAME].starts_s == ()
-    state, decision = decide(state, 60.0, 2, wanted=4)
-    assert count(decision, Start) == 2 and len(state.services[NAME].starts_s) == 2
