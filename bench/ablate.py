@@ -9,7 +9,6 @@ import argparse
 import hashlib
 import importlib
 import json
-import os
 import sys
 import time
 from ast import literal_eval
@@ -23,6 +22,7 @@ from typing import Any
 from bench.ablate_cases import AS_IS, VARIANTS, Loaded, Variant, asked_of, loads
 from bench.ablate_plans import regridded
 from controller.knowledge import Settings
+from core.files import write_whole
 from core.service import SIZES
 from simulator.answer_cache import code_version
 from simulator.bounds import bounds
@@ -116,9 +116,7 @@ def kept(path: Path, make: Any) -> dict[str, Any]:
         old: dict[str, Any] = json.loads(path.read_text())
         return old
     made: dict[str, Any] = make()
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(made) + "\n")
-    os.replace(part, path)
+    write_whole(path, json.dumps(made).encode() + b"\n")
     return made
 
 

@@ -23,8 +23,8 @@ class Rung:
     hold_s: float
 
 
-# Deadlines order the queue at all times; then, in this order:
 GRACE_S = 1.0  # a first token may be overdue: forecasts of prefill are some tenths of a second wrong
+# Deadlines order the queue at all times; then, in this order:
 LADDER = (
     Rung("boost", 0.0, 0.0, 10.0),  # clocks to maximum: milliseconds, and a few joules
     Rung("spill", 0.25, 1.0, 10.0),  # pools of shorter answers help: costs the promises of nobody yet

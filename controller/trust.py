@@ -20,7 +20,6 @@ class Doubt:
     what: Mapping[str, float]
     queues: frozenset[str] = frozenset()
     pools: frozenset[str] = frozenset()
-    load: bool = False
 
     @property
     def holds(self) -> bool:
@@ -44,4 +43,4 @@ def doubted(seen: Seen, service: str, settings: Settings) -> Doubt:
     if counts is not None and counts.watts_age_s > most_s:
         what["watts"] = counts.watts_age_s
     pools = {pool.name for pool in mine} if load else {*queues, *(i.pool for i in silent)}
-    return Doubt(what, frozenset(queues), frozenset(pools), load)
+    return Doubt(what, frozenset(queues), frozenset(pools))

@@ -240,8 +240,8 @@ class Gateway:
                 raise failure.error from None
             job.lost = job.lost or Seam(now_s, job.instance, failure.kind)
         leaves = failure.kind in LEAVING
-        until_s = now_s if failure.vanished or leaves else inf
-        job.refused = {**({} if arrivals else job.refused), job.instance: until_s}
+        failed_s = now_s if failure.vanished or leaves else inf
+        job.refused = {**({} if arrivals else job.refused), job.instance: failed_s}
         self.metrics.moved(service.spec.name, failure.kind, started=job.client.started)
         if leaves:
             return None

@@ -238,15 +238,19 @@ class Said(Struct):
 SAID = msgspec.json.Decoder(Said)  # builds nothing of what it passes by: the text of a long answer costs little
 
 
-def find_usage(body: bytes) -> tuple[int, int] | None:
-    """The `usage` of a JSON answer or event in any dialect."""
+def _usage_of(body: bytes) -> Usage | None:
     try:
         said = SAID.decode(body)
-        usage = said.usage
-        if usage is None and bytes(said.response).startswith(b"{"):
-            usage = SAID.decode(said.response).usage
+        if said.usage is None and bytes(said.response).startswith(b"{"):
+            return SAID.decode(said.response).usage
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):  # ValidationError is a DecodeError
         return None
+    return said.usage
+
+
+def find_usage(body: bytes) -> tuple[int, int] | None:
+    """(prompt, output) tokens of a JSON answer or event in any dialect."""
+    usage = _usage_of(body)
     if usage is None:
         return None
     prompt = usage.input_tokens if usage.prompt_tokens is None else usage.prompt_tokens
@@ -256,12 +260,7 @@ def find_usage(body: bytes) -> tuple[int, int] | None:
 
 def find_cached(body: bytes) -> tuple[int, int] | None:
     """(cached, all) prompt tokens of a JSON answer or event. vLLM says it with --enable-prompt-tokens-details only."""
-    if CACHED not in body:
-        return None
-    try:
-        usage = SAID.decode(body).usage
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-        return None
+    usage = _usage_of(body) if CACHED in body else None
     if usage is None or usage.prompt_tokens is None or usage.prompt_tokens_details is None:
         return None
     cached = usage.prompt_tokens_details.cached_tokens
