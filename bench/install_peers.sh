@@ -4,8 +4,9 @@
 set -euo pipefail
 root=${PEERS_VENVS:-$HOME/.cache/joulegate-peers}
 mkdir -p "$root"
+python=$(sh "$(dirname "${BASH_SOURCE[0]}")/../deploy/choose_python.sh")  # as joulegate's own: litellm is Python too
 install() {
-    [ -x "$root/$1/bin/python" ] || python3 -m venv "$root/$1"
+    [ -x "$root/$1/bin/python" ] || "$python" -m venv "$root/$1"
     "$root/$1/bin/pip" install -q --disable-pip-version-check "${@:2}"
 }
 install v_smg smg==1.13.0
