@@ -11,7 +11,10 @@ import typer
 from commands.output import AsJson, fail, say
 
 if TYPE_CHECKING:
+    from predictor.drift import Drift
     from predictor.evaluate import Report
+    from predictor.model import LengthModel
+    from predictor.records import Record
     from predictor.scores import Scores
 
 app = typer.Typer(no_args_is_help=True, help="The length predictor.")
@@ -35,24 +38,76 @@ def evaluate_file(
     """Say how good the length predictor is on a file: it predicts each answer, then learns of it."""
     from core.clock import SystemClock
     from predictor.evaluate import evaluate
-    from predictor.model import LengthModel
-    from predictor.model_file import SHIPPED, ModelFileError, read_model
-    from predictor.records import RecordError, read_records
 
     fixed = _edges(edges)
     if confidence is not None and not 0 < confidence < 1:
         fail("--confidence must lie between 0 and 1", 2)
-    try:
-        arrays = LengthModel(read_model(model or SHIPPED))
-        records = read_records(file)
-    except (ModelFileError, RecordError) as error:
-        fail(str(error), 2)
-    except OSError as error:
-        fail(f"cannot read {error.filename or file}: {error.strerror}", 2)
+    arrays, records = _read([file], model)
     if not records:
         fail(f"{file}: no answers in it", 2)
     report = evaluate(records, arrays, SystemClock().now_s, fixed, confidence)
     say(json.dumps(flat(report)) if as_json else table(report))
+
+
+@app.command(name="drift")
+def drift_of_files(
+    files: Annotated[list[Path], typer.Argument(help="As `train` reads them, of two services or more.")],
+    model: Annotated[Path | None, typer.Option(help="Model file. Default: the shipped one.")] = None,
+    edges: Annotated[str, typer.Option(help="Output edges as S,M in tokens.")] = "100,350",
+    pairs: Annotated[int, typer.Option(min=1, help="How many services change, each way.")] = 8,
+    held_out: Annotated[bool, typer.Option("--held-out", help="Only what `joulegate train` holds out.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say how far q90 keeps its promise when a service's answers become another's, short ones long and back."""
+    import msgspec
+
+    from core.service import Edges
+    from predictor.drift import drifts
+
+    fixed = _edges(edges)
+    if fixed is None:
+        fail("--edges: must be two numbers, for services change in the middle", 2)
+    arrays, records = _read(files, model)
+    if held_out:
+        from predictor.train import held_out as kept
+        from predictor.train import split
+
+        records = kept(split(records))
+    try:
+        found = dict(zip(("to_long", "to_short"), drifts(records, arrays, Edges(output=fixed), pairs), strict=True))
+    except ValueError as error:
+        fail(str(error), 2)
+    say(json.dumps(msgspec.to_builtins(found)) if as_json else "\n".join(map(_drift_lines, found, found.values())))
+
+
+def _drift_lines(name: str, found: list[Drift]) -> str:
+    lines = [f"{name.replace('_', ' ')}: {len(found)} services, {sum(one.answers for one in found)} answers"]
+    parts = {
+        "before": "before the change",
+        "soon": "the first 50 after it",
+        "later": "the next 150",
+        "after": "all after it",
+        "whole": "before and after",
+    }
+    for part, title in parts.items():
+        shares = [share for one in found if (share := getattr(one.covered, part)) is not None]
+        if shares:
+            mean = sum(shares) / len(shares)
+            lines.append(f"  {title:22} q90 covers {mean:.3f} ({min(shares):.3f} to {max(shares):.3f})")
+    return "\n".join(lines)
+
+
+def _read(files: list[Path], model: Path | None) -> tuple[LengthModel, list[Record]]:
+    from predictor.model import LengthModel
+    from predictor.model_file import SHIPPED, ModelFileError, read_model
+    from predictor.records import RecordError, read_records
+
+    try:
+        return LengthModel(read_model(model or SHIPPED)), [record for file in files for record in read_records(file)]
+    except (ModelFileError, RecordError) as error:
+        fail(str(error), 2)
+    except OSError as error:
+        fail(f"cannot read {error.filename}: {error.strerror}", 2)
 
 
 def _edges(text: str) -> tuple[int, int] | None:
@@ -86,6 +141,7 @@ def flat(report: Report) -> dict[str, object]:
             "majority_accuracy": majority,
             "routing": msgspec.to_builtins(report.routing),
             "services": msgspec.to_builtins(report.services),
+            "below_limit": msgspec.to_builtins(report.below_limit),
             "reliability": msgspec.to_builtins(report.reliability),
             "confusion": report.confusion,
             "while_generating": msgspec.to_builtins(report.while_generating),
@@ -122,6 +178,8 @@ def _calibration(report: Report) -> list[str]:
             f"q90 covers, of {by.services} services: least {by.least:.3f}, median {by.median:.3f}, most {by.most:.3f}; "
             f"within 0.88 to 0.92: {by.within_two_points:.0%}"
         )
+    if (free := report.below_limit) is not None and free.n < report.n:
+        lines.append(f"of {free.n} answers whose q90 is below their limit it covers {free.q90_coverage:.3f}")
     for rest in report.while_generating:
         lines.append(
             f"of {rest.n} answers beyond {rest.at}: {rest.q50_held:.3f} within its q50 of then, "

@@ -21,7 +21,7 @@ from predictor.distribution import Distribution
 from predictor.length import RunningLengths, choose_size
 from predictor.model import LengthModel, prediction_of
 from predictor.records import Record
-from predictor.scores import Covered, Reliable, Scores, covered_by, reliability, scored
+from predictor.scores import BelowLimit, Covered, Reliable, Scores, below_limit, covered_by, reliability, scored
 
 ROUTING = (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.9)
 LEAST_ANSWERS = 100  # of a service, to speak of its coverage: at 100 its standard error is 3 points
@@ -50,6 +50,7 @@ class Report(Struct, frozen=True):
     baselines_with_history: dict[str, Scores]
     routing: dict[str, Scores]  # with history, by the confidence that routing asks for
     services: Covered | None
+    below_limit: BelowLimit | None  # with history
     reliability: list[Reliable]
     confusion: list[list[int]]  # with history: [true size][likeliest size]
     while_generating: list[Rest]
@@ -156,6 +157,10 @@ def evaluate(
         services=covered_by(
             [r.model for r in case.kept(records)], [r.output_tokens for r in case.kept(records)],
             [told.q90_tokens for told in kept], LEAST_ANSWERS,
+        ),
+        below_limit=below_limit(
+            [r.output_tokens for r in case.kept(records)], [told.q90_tokens for told in kept],
+            [r.asked.max_tokens for r in case.kept(records)],
         ),
         reliability=reliability(case.kept(truth), [told.p for told in kept]),
         confusion=_confusion(case.kept(truth), case.kept(history.sizes(None))),

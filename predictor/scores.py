@@ -39,6 +39,13 @@ class Covered(Struct, frozen=True):
     within_two_points: float
 
 
+class BelowLimit(Struct, frozen=True):
+    """Of answers whose q90 lies below their own limit: how many stayed within. (Where it is the limit, all do.)"""
+
+    n: int
+    q90_coverage: float
+
+
 class Reliable(Struct, frozen=True):
     """Of all probabilities of a size that were said within a tenth: their mean, and how often they came true."""
 
@@ -99,6 +106,11 @@ def covered_by(names: Sequence[str], tokens: Sequence[int], q90: Sequence[int], 
     near = sum(0.88 <= share <= 0.92 for share in shares) / len(shares)
     low, middle, high = (round(float(value), 4) for value in np.quantile(shares, (0.0, 0.5, 1.0)))
     return Covered(len(shares), low, middle, high, round(near, 4))
+
+
+def below_limit(tokens: Sequence[int], q90: Sequence[int], limits: Sequence[int | None]) -> BelowLimit | None:
+    held = [a <= b for a, b, limit in zip(tokens, q90, limits, strict=True) if limit is None or b < limit]
+    return BelowLimit(len(held), round(sum(held) / len(held), 4)) if held else None
 
 
 def reliability(truth: Classes, said: Sequence[tuple[float, float, float]]) -> list[Reliable]:

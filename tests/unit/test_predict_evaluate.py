@@ -15,7 +15,7 @@ from predictor.features import NAMES, Asked, Vocabulary, featurise
 from predictor.model import LengthModel
 from predictor.model_file import read_model
 from predictor.records import Record, RecordError, read_records
-from predictor.scores import covered_by, reliability, scored
+from predictor.scores import BelowLimit, below_limit, covered_by, reliability, scored
 from predictor.train import GRID, Level, _targets, groups_of, split
 from predictor.train import train as fit
 
@@ -120,6 +120,41 @@ def test_scores_of_a_known_case() -> None:
     scores = scored([0, 1, 2, 2], [0, 2, 1, 2], [1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 2, 4])
     assert (scores.accuracy, scores.under_rate, scores.over_rate) == (0.5, 0.25, 0.25)
     assert scores.q90_coverage == 0.75 and scores.spearman == 1.0 and scores.pinball90_tokens in (0.22, 0.23)  # 0.225
+
+
+def test_an_answer_is_within_its_limit_whatever_was_said() -> None:
+    assert below_limit([5, 9, 9, 9], [6, 8, 9, 9], [9, 9, 9, None]) == BelowLimit(3, 0.6667)
+    assert below_limit([9], [9], [9]) is None
+
+
+def test_a_service_that_changes_is_followed(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    rows = [
+        {"prompt": f"p{p}", "output_tokens": tokens + p % 7, "model": name}
+        for name, tokens in (("long", 600), ("middle", 90), ("short", 20), ("rare", 5))
+        for p in range(1 if name == "rare" else 300)
+    ]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    ran = CliRunner().invoke(app, ["predict", "drift", str(file), "--pairs", "3", "--json"])
+    assert ran.exit_code == 0, ran.output
+    (longer,), (shorter,) = json.loads(ran.stdout).values()
+    assert (longer["first"], longer["then"]) == (shorter["then"], shorter["first"]) == ("short", "long")
+    assert longer["answers"] == 600 and longer["first_median_tokens"] == 23
+    assert longer["covered"]["soon"] < longer["covered"]["later"] <= 1
+    assert shorter["covered"]["soon"] == 1, "all of them are shorter than what was known"
+    assert longer["covered"]["whole"] == pytest.approx(
+        (longer["covered"]["before"] + longer["covered"]["after"]) / 2,
+        abs=1e-4,  # all are rounded
+    )
+    assert "q90 covers" in CliRunner().invoke(app, ["predict", "drift", str(file)]).stdout
+
+
+def test_one_service_has_nothing_to_change_into(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text(lines(120))
+    for more, why in (((), "two services"), (("--edges", "terciles"), "two numbers")):
+        ran = CliRunner().invoke(app, ["predict", "drift", str(file), *more])
+        assert ran.exit_code == 2 and why in ran.stderr
 
 
 def test_nothing_to_learn_from_is_said(tmp_path: Path) -> None:
