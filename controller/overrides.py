@@ -4,6 +4,7 @@ Owns the words and what they make of a plan's counts. An override holds against 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
@@ -154,14 +155,31 @@ def ordered(overrides: Sequence[Override], pools: Sequence[SeenPool]) -> Ordered
 
 
 def lacking(
-    overrides: Sequence[Override], service: str, counts: Mapping[Kind, int], instances: Sequence[SeenInstance]
+    overrides: Sequence[Override], pools: Sequence[SeenPool], counts: Mapping[Kind, int], mine: Sequence[SeenInstance]
 ) -> bool:
-    """A pool has fewer instances than an operator ordered."""
-    ordered = {o.pool for o in overrides if o.kind in ("pin", "floor") and o.service == service and o.instances}
-    if not ordered:
-        return False
-    there = [(i.pool, i.tp) for i in instances if i.state in (State.STARTING, State.READY, State.PARKED)]
-    return any(there.count(kind) < count for kind, count in counts.items() if kind[0] in ordered)
+    """A pool of this service has fewer instances than an operator ordered."""
+    asked = _exact(overrides, pools) | {o.pool for o in _of(overrides, pools) if o.kind == "floor" and o.instances}
+    there = Counter((i.pool, i.tp) for i in mine if i.state in (State.STARTING, State.READY, State.PARKED))
+    return any(there[kind] < count for kind, count in counts.items() if kind[0] in asked)
+
+
+def beyond(
+    overrides: Sequence[Override], pools: Sequence[SeenPool], counts: Mapping[Kind, int], mine: Sequence[SeenInstance]
+) -> frozenset[str]:
+    """The pools of this service that have more instances, or other ones, than the number that an operator set."""
+    there = Counter((i.pool, i.tp) for i in mine if i.state in (State.STARTING, State.READY))
+    more = {pool for (pool, tp), count in there.items() if count > counts.get((pool, tp), 0)}
+    return frozenset(more & _exact(overrides, pools))
+
+
+def _exact(overrides: Sequence[Override], pools: Sequence[SeenPool]) -> set[str]:
+    pinned = {o.pool for o in _of(overrides, pools) if o.kind == "pin" and o.instances is not None}
+    return pinned | {pool.name for pool in pools if pool.pinned}
+
+
+def _of(overrides: Sequence[Override], pools: Sequence[SeenPool]) -> list[Override]:
+    named = {(pool.service, pool.name) for pool in pools}
+    return [o for o in overrides if (o.service, o.pool) in named]
 
 
 def _numbers(overrides: Sequence[Override], kind: str) -> list[int]:

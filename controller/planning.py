@@ -6,11 +6,11 @@ Pure, and slow: tenths of a second, so it runs beside the loop and not in a tick
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
+from controller.clock_prices import Alone, ClockPrice, alone, clock_prices
 from controller.demand import Demand, pool_mixes
 from controller.dynamic import first_plan
 from controller.knowledge import Knowledge, ServiceKnowledge
@@ -44,26 +44,6 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class ClockPrice:
-    """One kind at one clock: instances that the planned demand needs there, and watts of one by used share of it."""
-
-    clock_mhz: int
-    needs: float
-    shares: tuple[float, ...]
-    watts: tuple[float, ...]
-    idle_w: float
-
-    def watts_at(self, share: float) -> float:
-        """Linear between levels; an idle instance draws `idle_w`."""
-        low_share, low_w = 0.0, self.idle_w
-        for high_share, high_w in zip(self.shares, self.watts, strict=True):
-            if share <= high_share:
-                return low_w + (share - low_share) / (high_share - low_share) * (high_w - low_w)
-            low_share, low_w = high_share, high_w
-        return low_w
-
-
-@dataclass(frozen=True, slots=True)
 class Target:
     """`count` instances of `kind`, at `clock_mhz` under the planned demand; `clocks` from slow to fast."""
 
@@ -84,7 +64,7 @@ class Ordered:
 @dataclass(frozen=True, slots=True)
 class ServicePlan:
     """What one service should have from `at_s` on. The rates are those planned for: requests, prompt and answer tokens
-    per second, head-room included."""
+    per second, head-room included. `alone`: by TP, for instances that serve although the plan does not name them."""
 
     at_s: float
     targets: tuple[Target, ...]
@@ -94,6 +74,7 @@ class ServicePlan:
     expected_w: float
     status: str
     ordered: Ordered = Ordered()
+    alone: tuple[Alone, ...] = ()
 
     def counts(self) -> dict[tuple[str, int], int]:
         counted: dict[tuple[str, int], int] = {}
@@ -135,6 +116,7 @@ class Part:
     planned: tuple[float, float, float]
     mean_rps: float
     upper_rps: float
+    whole: tuple[Column, ...]  # as if all pools were one
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,30 +193,38 @@ def _ways(name: str, one: Asked, ask: Ask) -> list[Part]:
     }
     peaks = pool_mixes(one.demand, spec, forecast.shared())
     surge = _surge(one.demand.load.windows.excess(), forecast.total_mean)
-    priced: dict[tuple[str, ...], tuple[Column, ...]] = {}
+    price = cache(partial(_priced, one.knowledge, means))
     ways = []
     merges = _partitions(tuple(means)) if settings.merge else [tuple((pool,) for pool in means)]
     for groups in [way for way in merges if _as_ordered(way, name, ask.ordered)] or merges:
         columns: list[Column] = []
         demands: list[PoolDemand] = []
         for pools in groups:
-            mix = tuple(load for pool in pools for load in means[pool])
-            if pools not in priced:
-                priced[pools] = columns_of(
-                    spec.name, [(pools[-1], mix)], model, spec.slo.tbt_s, one.knowledge.step_tokens
-                )
-            columns += priced[pools]
+            mix = _together(means, pools)
+            columns += price(pools)
             peak_rps = sum(rate(peaks[pool]) for pool in pools)
             # The trim judges a forecast; a surge that came may come again, however well the time since has gone.
             fastest = max(one.trim * one.load * peak_rps, max(1.0, one.trim) * surge * rate(mix))
-            wanted = max(MEAN_ROOM * rate(mix), fastest / _boost(priced[pools]))
+            wanted = max(MEAN_ROOM * rate(mix), fastest / _boost(price(pools)))
             demands.append(PoolDemand(name, pools[-1], wanted))
         stretch = sum(d.rps for d in demands) / max(1e-9, sum(rate(mix) for mix in means.values()))
         rps, prompt, answer = (stretch * value for value in _sums(means))
         mean_rps = one.load * forecast.total_mean.requests_rps
         upper_rps = one.load * forecast.total_upper.requests_rps
-        ways.append(Part(name, model, tuple(columns), tuple(demands), (rps, prompt, answer), mean_rps, upper_rps))
+        whole, planned = price(tuple(means)), (rps, prompt, answer)
+        ways.append(Part(name, model, tuple(columns), tuple(demands), planned, mean_rps, upper_rps, whole))
     return [way for way in ways if _able(way)]
+
+
+def _priced(known: ServiceKnowledge, means: Mapping[str, Mix], pools: tuple[str, ...]) -> tuple[Column, ...]:
+    """These pools as one, which is the last of them."""
+    assert known.model is not None
+    mix = _together(means, pools)
+    return columns_of(known.spec.name, [(pools[-1], mix)], known.model, known.spec.slo.tbt_s, known.step_tokens)
+
+
+def _together(means: Mapping[str, Mix], pools: Sequence[str]) -> Mix:
+    return tuple(load for pool in pools for load in means[pool])
 
 
 def _surge(excess_tokens_per_s: float, mean: Rates) -> float:
@@ -363,7 +353,7 @@ def _read(ask: Ask, parts: Sequence[Part], problem: Problem, plan: Plan) -> dict
         watts = sum(column.watts * count for groups in counts.values() for column, count in groups)
         found[part.name] = ServicePlan(
             ask.now_s, targets, part.planned, part.mean_rps, part.upper_rps, watts, f"{plan.source}: {plan.status}",
-            ask.ordered,
+            ask.ordered, alone(part.whole, part.planned[0], part.model.idle_w),
         )  # fmt: skip
     return found
 
@@ -372,17 +362,4 @@ def _target(problem: Problem, plan: Plan, kind: Kind, groups: list[tuple[Column,
     count = sum(number for _, number in groups)
     clock_mhz = max(groups, key=lambda group: group[1])[0].clock_mhz
     flows = [(flow.pool, flow.rps) for flow in plan.flows if flow.to.kind == kind]
-    clocks: list[ClockPrice] = []
-    for mhz in sorted({c.clock_mhz for c in problem.columns if c.kind == kind}):
-        levels = sorted((c for c in problem.columns if c.kind == kind and c.clock_mhz == mhz), key=lambda c: c.level)
-        needs = _needs(levels[-1], flows)
-        if needs < math.inf:
-            shares, watts = tuple(c.level for c in levels), tuple(c.watts for c in levels)
-            clocks.append(ClockPrice(mhz, needs, shares, watts, idle_w * kind.tp))
-    return Target(kind, count, clock_mhz, tuple(clocks))
-
-
-def _needs(full: Column, flows: Sequence[tuple[str, float]]) -> float:
-    """Instances at their full capacity that carry these flows; infinity where one of them can not be carried there."""
-    able = {taken.pool: taken.rps for taken in full.takes} | {full.kind.pool: full.rps}
-    return sum(rps / able[pool] if able.get(pool) else math.inf for pool, rps in flows)
+    return Target(kind, count, clock_mhz, clock_prices(problem.columns, kind, flows, idle_w))

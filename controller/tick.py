@@ -21,6 +21,7 @@ from controller.overrides import (
     Order,
     Override,
     barred,
+    beyond,
     bounded,
     clocks,
     drains,
@@ -217,7 +218,7 @@ def _reconciled(one: ServiceState, view: View, knowledge: Knowledge) -> tuple[Se
     drain = wanted.drain and not _awaited(view, wanted, whole, pausing)
     moves = steps(replace(wanted, counts=counts, ground=ground, drain=drain), live, reason)
     moves += barred_out(doomed, live, wanted, view.free_gpus)
-    started = sum(isinstance(move, Start) for move in moves)
+    started = sum(isinstance(move, Start) for move in moves) if one.plan is not None else 0  # no plan changed its mind
     recent = tuple(at_s for at_s in one.starts_s if now_s - at_s < HOUR_S)
     return replace(one, starts_s=(*recent, *(now_s for _ in range(started)))), moves
 
@@ -295,9 +296,20 @@ def _patient(
     urgent = any(standing.rungs for standing in one.standings.values()) or one.health.harmed_until_s > now_s
     starts = settings.most_changes if urgent else min(settings.most_changes, max(0, int(budget) - recent))
     spent = recent >= EMERGENCIES * int(budget) or view.doubt.holds
-    if lacking(view.overrides, view.name, wanted.counts, mine):
+    pools = [pool for pool in view.seen.pools if pool.service == view.name and pool.managed]
+    if lacking(view.overrides, pools, wanted.counts, mine):
         starts, patient, spent = settings.most_changes, False, False
-    return replace(one, surplus_s=since_s), replace(wanted, starts=starts, drain=not (patient or urgent or spent))
+    drain = not (patient or urgent or spent)
+    if not drain and (too_many := beyond(view.overrides, pools, wanted.counts, mine)):
+        wanted, drain = _others_stay(wanted, mine, too_many), True
+    return replace(one, surplus_s=since_s), replace(wanted, starts=starts, drain=drain)
+
+
+def _others_stay(wanted: Wanted, mine: Sequence[SeenInstance], going: Collection[str]) -> Wanted:
+    """Surplus goes from the pools `going` alone."""
+    there = Counter((i.pool, i.tp) for i in mine if i.state in LIVE and i.pool not in going)
+    kept = {kind: max(count, wanted.counts.get(kind, 0)) for kind, count in there.items()}
+    return replace(wanted, counts={**wanted.counts, **kept})
 
 
 def _failures(one: ServiceState, mine: list[SeenInstance], now_s: float) -> ServiceState:

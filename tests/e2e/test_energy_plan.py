@@ -79,6 +79,10 @@ def live(gateway: Gateway) -> list[dict]:
     return [i for i in gateway.instances().values() if i["state"] in ("starting", "ready")]
 
 
+def of_pool(gateway: Gateway, name: str) -> list[dict]:
+    return [i for i in live(gateway) if i["pool"] == name]
+
+
 def as_planned(gateway: Gateway) -> bool:
     shown = plan(gateway)["plan"]
     if shown is None:
@@ -98,10 +102,11 @@ def test_the_plan_comes_true_and_operators_have_the_last_word(gateway: Gateway) 
         with httpx.Client(base_url=f"{gateway.url}/admin", timeout=10) as admin:
             pinned = admin.patch(f"/services/{MODEL}/pools/short", json={"instances": 2})
             assert pinned.status_code == 200
-            assert until(lambda: sum(i["pool"] == "short" for i in live(gateway)) == 2, 40), live(gateway)
+            assert until(lambda: [i["tp"] for i in of_pool(gateway, "short")] == [2, 2], 60), live(gateway)
+            pinned_ids = {i["id"] for i in of_pool(gateway, "short")}
             ages = Ages(gateway)
             assert until(ages.fell, 20), "another plan came"
-            assert sum(i["pool"] == "short" for i in live(gateway)) == 2, "and left the pinned pool alone"
+            assert {i["id"] for i in of_pool(gateway, "short")} == pinned_ids, "and left the pinned pool alone"
             assert admin.patch(f"/services/{MODEL}/pools/short", json={"pinned": False}).status_code == 200
             assert admin.patch("/controller", json={"mode": "shadow"}).json()["mode"] == "shadow"
             assert plan(gateway)["mode"] == "shadow"
@@ -127,7 +132,7 @@ def test_overrides_hold_until_they_are_lifted_or_over(gateway: Gateway, admin: h
     )
     assert pin.status_code == 201 and pin.json()["left_s"] > 3500
     assert [one["id"] for one in admin.get("/overrides").json()] == [pin.json()["id"]]
-    longs = lambda: [i for i in live(gateway) if i["pool"] == "long"]  # noqa: E731
+    longs = lambda: of_pool(gateway, "long")  # noqa: E731
     assert until(lambda: [(i["state"], i["clock_mhz"]) for i in longs()] == [("ready", 1200)] * 2, 15), [
         (i["id"], i["tp"], i["state"], i["clock_mhz"]) for i in live(gateway)
     ]
@@ -210,7 +215,12 @@ def test_a_request_is_explained(gateway: Gateway, admin: httpx.Client) -> None:
     assert missing.status_code == 404 and missing.json()["error"]["code"] == "unknown_request"
 
 
-def test_promises_and_pools_are_shown(admin: httpx.Client) -> None:
+def test_promises_and_pools_are_shown(gateway: Gateway, admin: httpx.Client) -> None:
+    callers = Callers(gateway.url)
+    try:
+        assert until(lambda: callers.done > 20, 40)
+    finally:
+        callers.end()
     (slo,) = admin.get("/slo").json()
     assert slo["service"] == MODEL and slo["promised"] == 0.99 and slo["total"]["judged"] > 20
     assert slo["classes"].keys() == {a + b for a in "SML" for b in "SML"}

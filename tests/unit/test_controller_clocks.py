@@ -1,7 +1,8 @@
 """The clock of a kind of instance: cheapest that carries the load, up at once, down step by step."""
 
+from controller.clock_prices import ClockPrice
 from controller.clocks import wanted_mhz
-from controller.planning import ClockPrice, Target
+from controller.planning import Target
 from controller.problem import Kind
 
 KIND = Kind("m", "all", "h100", 4)

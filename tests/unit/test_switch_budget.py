@@ -65,3 +65,34 @@ def test_what_an_operator_orders_is_outside_of_the_budget() -> None:
     spent = ControllerState({NAME: ServiceState(starts_s=(100.0,) * SPENT, surplus_s=0.0)})
     floor = Override("one", "floor", 1e6, NAME, "medium", instances=4)
     assert count(decide(spent, 1000.0, 2, Impose(floor))[1], Start) == 2
+
+
+def seen(pools: tuple[SeenPool, ...], *instances: SeenInstance) -> Seen:
+    return Seen(1000.0, pools, instances, gpus=SeenGpus(GPUS, sum(i.tp for i in instances)), wall_s=1000.0)
+
+
+def test_what_an_operator_sets_waits_for_no_surplus_to_last() -> None:
+    """A pool that the plan fills with others of another TP, and one that it empties later."""
+    medium = next(pool for pool in POOLS if pool.name == "medium")
+    pools = tuple(pool if pool.name != "medium" else replace(medium, wanted=2, pinned=True) for pool in POOLS)
+    others = [SeenInstance(f"o{n}", NAME, "medium", medium.tp * 2, State.READY, 0, 0.0) for n in range(2)]
+    long = SeenInstance("l", NAME, "long", 2, State.READY, 0, 0.0)
+    mine = [SeenInstance(f"m{n}", NAME, "medium", medium.tp, State.READY, 0, 0.0) for n in range(2)]
+    start = ControllerState({NAME: ServiceState(starts_s=(100.0,) * SPENT)})
+    plans = {NAME: plan(2, 1000.0)}
+    _, decision = tick(start, seen(pools, *others, long), KNOWLEDGE, 1.0, plans)
+    assert count(decision, Start) == 2, "of the ordered kind, whatever was started this hour"
+    _, decision = tick(start, seen(pools, *mine, *others, long), KNOWLEDGE, 1.0, plans)
+    assert {a.instance_id for a in decision.actions if isinstance(a, Stop)} == {"o0", "o1"}, "and of no other pool"
+    _, decision = tick(start, seen(pools, *mine, long), KNOWLEDGE, 1.0, plans)
+    assert not decision.actions
+
+
+def test_the_configured_instances_take_nothing_from_the_budget() -> None:
+    """A gateway that starts has its first plan minutes later, which must not find the hour spent."""
+    seen = Seen(0.0, POOLS, (), gpus=SeenGpus(GPUS, 0))
+    state, decision = tick(ControllerState(), seen, KNOWLEDGE, 1.0)
+    assert count(decision, Start) == sum(pool.instances for pool in SPEC.pools)
+    assert state.services[NAME].starts_s == ()
+    state, decision = decide(state, 60.0, 2, wanted=4)
+    assert count(decision, Start) == 2 and len(state.services[NAME].starts_s) == 2

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from controller.clock_prices import ClockPrice
 from controller.health import MINUTE_S
 from controller.knowledge import STALE_S, Knowledge
-from controller.planning import ClockPrice, ServicePlan, Target
+from controller.planning import ServicePlan, Target
 from controller.pressure import LADDER, Standing, climbed, taken
 from controller.problem import Kind
 from controller.state import ControllerState, Decision, ServiceState
