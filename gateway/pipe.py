@@ -63,10 +63,12 @@ class Pipe:
 
     @property
     def look_s(self) -> float:
-        """How often `check` is worth calling: a time-out is then noticed within a quarter of it, and within a second
-        that the instance is to be left."""
+        """When `check` is worth calling: a stall is then noticed within a quarter of its time-out, an answer that does
+        not begin at once, and within a second that the instance is to be left."""
         look_s = min(self._limits.stall_timeout_s, self._limits.first_byte_timeout_s) / 4
-        return look_s if self._watch is None else min(look_s, WATCH_S)
+        if self._watch is not None and look_s > WATCH_S:
+            look_s = WATCH_S
+        return look_s if self._begun else max(0.0, min(look_s, self._begin_by_s - self._now_s()))
 
     def __call__(self, data: bytes) -> None:
         events = self._events
@@ -105,9 +107,9 @@ class Pipe:
         self._events.events += passed.events
         self._timing.passed(passed)
 
-    def check(self, heard: bool) -> None:
-        """UpstreamTimeout when the answer should have begun, or gone on, by now. `heard`: something came since the
-        last call, or nothing could."""
+    def check(self, heard: bool) -> float:
+        """UpstreamTimeout when the answer should have begun, or gone on, by now; else seconds until it is worth asking
+        again. `heard`: something came since the last call, or nothing could."""
         now_s = self._now_s()
         progress = self._events.progress
         if progress is not None and not self._client.full:  # comments keep a connection alive and are no answer
@@ -122,6 +124,7 @@ class Pipe:
             raise UpstreamTimeout(f"the instance sent nothing for {self._limits.stall_timeout_s:g} s")
         if self._watch is not None and not self._events.done:
             self._watch(heard)
+        return self.look_s
 
     def finish(self) -> None:
         """The body is complete: the client's answer ends too. StreamBroken if the answer is not whole."""

@@ -18,11 +18,11 @@ from gateway.job import Job
 from gateway.joined_stream import StreamEnded
 from gateway.ledger import Ledger
 from gateway.metrics import Metrics
-from gateway.pipe import WATCH_S, Pipe
+from gateway.pipe import Pipe
 from gateway.resume import engine_headers, prepare
 from gateway.service import Service
 from gateway.sse import Energy, EventStream, energy_comment, find_cached, find_usage
-from gateway.stay import Stay, may_leave
+from gateway.stay import Stay
 from gateway.token_stream import Answer, TokenStream
 from pools.connection import Exchange, Head
 from pools.fleet import Member
@@ -106,27 +106,16 @@ class Relay:
             timing.connect_s += now_s - sent_s
             self._begins(job, service, slot, now_s)
             begin_by_s = now_s + self.limits.first_byte_timeout_s
-            head = await self._head(job, service, slot, exchange, begin_by_s)
+            if parsed.stream:
+                no_stream = await self._stream(job, service, slot, exchange, begin_by_s)
+                if no_stream is None:
+                    return Outcome.COMPLETED
+                head = no_stream
+            else:
+                head = await exchange.head(self.limits.first_byte_timeout_s)
             if head.status >= 400:
                 return await self._refusal(job, service, exchange, head)
-            if parsed.stream and (head.get(b"content-type") or b"").startswith(b"text/event-stream"):
-                return await self._stream(job, service, slot, exchange, head, begin_by_s)
             return await self._whole(job, slot, exchange, head)
-
-    async def _head(self, job: Job, service: Service, slot: Slot, exchange: Exchange, begin_by_s: float) -> Head:
-        """A stream that can be moved may leave while it waits for it."""
-        limit_s = self.limits.first_byte_timeout_s
-        if not job.keeps_ids:
-            return await exchange.head(limit_s)
-        slot.awaits_first()
-        while True:
-            try:
-                return await exchange.head(min(WATCH_S, begin_by_s - self.clock.now_s()))
-            except UpstreamTimeout:
-                if self.clock.now_s() >= begin_by_s:
-                    said = f"the instance did not begin its answer within {limit_s:g} s"
-                    raise UpstreamTimeout(said) from None
-            may_leave(job, service, slot, self.clock.now_s())
 
     async def _refusal(self, job: Job, service: Service, exchange: Exchange, head: Head) -> Outcome:
         """A 4xx is the client's and goes to it as it is; a 5xx is the instance's and another one may do better."""
@@ -168,14 +157,16 @@ class Relay:
         return Outcome.COMPLETED
 
     async def _stream(
-        self, job: Job, service: Service, slot: Slot, exchange: Exchange, head: Head, begin_by_s: float
-    ) -> Outcome:
-        """Nothing reaches the client before the first content, which has to come by `begin_by_s`."""
+        self, job: Job, service: Service, slot: Slot, exchange: Exchange, begin_by_s: float
+    ) -> Head | None:
+        """Nothing reaches the client before the first content, which has to come by `begin_by_s`. Returns the head of
+        an answer that is no stream."""
         assert job.parsed is not None
-        strip = job.route.usage_on_request and not job.parsed.wants_usage
-        events = self._events(job, strip)
+        if job.keeps_ids:  # it can be moved, and may leave while it waits
+            slot.awaits_first()
+        events = self._events(job, job.route.usage_on_request and not job.parsed.wants_usage)
         events.energy = self._energy(job)
-        return await self._pour(job, service, slot, exchange, head, events, begin_by_s)
+        return await self._pour(job, service, slot, exchange, events, begin_by_s)
 
     async def _continue(self, job: Job, service: Service, slot: Slot, member: Member) -> Outcome:
         """The client has a part of its stream; this instance makes the rest."""
@@ -190,27 +181,22 @@ class Relay:
             job.sent_s = self.clock.now_s()
             self._begins(job, service, slot, job.sent_s)
             begin_by_s = job.sent_s + self.limits.first_byte_timeout_s
-            head = await exchange.head(self.limits.first_byte_timeout_s)
-            if head.status != 200 or not (head.get(b"content-type") or b"").startswith(b"text/event-stream"):
+            head = await self._pour(job, service, slot, exchange, events, begin_by_s)
+            if head is not None:
                 said = upstream_message(await exchange.body(self.limits.stall_timeout_s, ERROR_LIMIT_BYTES))
                 error = UpstreamFailed(f"the instance answered {head.status} to the rest of a stream: {said}")
                 raise AttemptFailed(error, kind="5xx", ill=head.status >= 500 and head.status != 503, answered=True)
-            return await self._pour(job, service, slot, exchange, head, events, begin_by_s)
+            return Outcome.COMPLETED
 
     async def _pour(
-        self,
-        job: Job,
-        service: Service,
-        slot: Slot,
-        exchange: Exchange,
-        head: Head,
-        events: EventStream,
-        begin_by_s: float,
-    ) -> Outcome:
+        self, job: Job, service: Service, slot: Slot, exchange: Exchange, events: EventStream, begin_by_s: float
+    ) -> Head | None:
+        """To the end of the stream. All is made ready before its head comes: what arrives then goes on at once."""
         assert job.timing is not None
         client = job.client
 
         def answer_head() -> tuple[int, Headers]:
+            head = exchange.answered
             job.status = head.status
             return head.status, self._headers(job, head)
 
@@ -228,7 +214,9 @@ class Relay:
         client.on_room = exchange.hold
         try:
             exchange.hold(client.full)
-            await exchange.pour(pipe, pipe.check, pipe.look_s, pipe)
+            no_stream = await exchange.pour(pipe, pipe.check, pipe.look_s, is_event_stream, pipe)
+            if no_stream is not None:
+                return no_stream
             pipe.finish()
         except StreamEnded:
             client.end()
@@ -240,7 +228,7 @@ class Relay:
             client.on_room = None
             job.usage = events.usage()
             slot.cached(events.cached())
-        return Outcome.COMPLETED
+        return None
 
     def _events(self, job: Job, strip_usage: bool) -> EventStream:
         if not job.keeps_ids:
@@ -282,3 +270,7 @@ class Relay:
             own.append((b"x-joulegate-joules", b"%.3f" % self.ledger.estimate(job.stint, self.clock.now_s())))
             own.append((b"x-joulegate-joules-quality", self.ledger.quality(job.stint).encode()))
         return kept + own
+
+
+def is_event_stream(head: Head) -> bool:
+    return head.status < 400 and (head.get(b"content-type") or b"").startswith(b"text/event-stream")

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from core.errors import UpstreamFailed, UpstreamTimeout
 from pools.shortcut import Passed, Shortcut, Stream
+from pools.watchdog import Watchdog
 
 BUFFER_HIGH_BYTES = 256 * 1024  # reading pauses above this, so that a slow client does not fill the memory
 IDLE_KEEP = 64  # idle connections kept per instance
@@ -61,6 +62,7 @@ class Wire(Shortcut, asyncio.Protocol):
         self.headers: Headers = []
         self.head: Head | None = None
         self.sink: Callable[[bytes], None] | None = None
+        self.judge: Callable[[Head], bool] | None = None
         self.sink_error: Exception | None = None
         self.stream: Stream | None = None
         self.heard = self.at_boundary = False
@@ -71,9 +73,11 @@ class Wire(Shortcut, asyncio.Protocol):
         self.bytes_in = 0
         self.garbage: str | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self.request = b""
 
     def begin(self, request: bytes) -> None:
         self._reset()
+        self.request = request  # until its answer begins: it may have to be sent again
         assert self.transport is not None
         self.transport.write(request)
 
@@ -147,6 +151,9 @@ class Wire(Shortcut, asyncio.Protocol):
         else:
             self.head = Head(status, self.headers)
             self.keep_alive = self.parser.should_keep_alive()  # once the message is complete it always says no
+            self.request = b""
+            if self.judge is not None and not self.judge(self.head):
+                self.sink = self.stream = None
 
     def on_message_complete(self) -> None:
         self.complete = self.head is not None
@@ -177,22 +184,22 @@ class Wire(Shortcut, asyncio.Protocol):
             self._waiter = None
 
     async def poured(
-        self, sink: Callable[[bytes], None], check: Callable[[bool], None], look_s: float, stream: Stream | None
-    ) -> None:
-        """Until the body is complete, the connection is lost, or `sink` or `check` raised."""
+        self, sink: Callable[[bytes], None], check: Callable[[bool], float], look_s: float, stream: Stream | None,
+        judge: Callable[[Head], bool],
+    ) -> None:  # fmt: skip
+        """Until the body is complete, the connection is lost, `judge` has refused the head, or `sink` or `check`
+        raised."""
         waiter = self._waiter = asyncio.get_running_loop().create_future()
-        self.sink, self.stream = sink, stream
+        self.sink, self.stream, self.judge = sink, stream, judge
         watchdog = Watchdog(self, waiter, check, look_s)
         try:
-            if self.chunks:
-                sink(self.take())
             if not self.complete and self.lost is None and self.garbage is None:
                 await waiter
         finally:
             watchdog.timer.cancel()
             self.settle()
             self._waiter = None
-            self.sink = self.stream = None
+            self.sink = self.stream = self.judge = None
         if self.sink_error is not None:
             raise self.sink_error
 
@@ -221,37 +228,12 @@ def _expire(waiter: asyncio.Future[None], timeout_s: float) -> None:
         waiter.set_exception(UpstreamTimeout(f"the instance sent nothing for {timeout_s:g} s"))
 
 
-class Watchdog:
-    """Asks `check` every `look_s` whether the wait has lasted too long, and ends it with what that raises. One timer
-    per arrival would cost more than the arrival. A connection that is not read from, for a slow client's sake, counts
-    as heard."""
-
-    def __init__(self, wire: Wire, waiter: asyncio.Future[None], check: Callable[[bool], None], look_s: float) -> None:
-        self._wire = wire
-        self._waiter = waiter
-        self._check = check
-        self._look_s = look_s
-        self._loop = asyncio.get_running_loop()
-        self.timer = self._loop.call_later(look_s, self._look)
-
-    def _look(self) -> None:
-        heard, self._wire.heard = self._wire.heard or self._wire.paused, False
-        try:
-            self._check(heard)
-        except Exception as error:
-            if not self._waiter.done():
-                self._waiter.set_exception(error)
-            return
-        self.timer = self._loop.call_later(self._look_s, self._look)
-
-
 class Exchange:
     """One request and its answer. `async with`; leaving early aborts the connection, which ends the engine's work."""
 
-    def __init__(self, wires: Wires, wire: Wire, request: bytes) -> None:
+    def __init__(self, wires: Wires, wire: Wire) -> None:
         self._wires = wires
         self._wire = wire
-        self._request = request
 
     async def __aenter__(self) -> Exchange:
         return self
@@ -265,14 +247,18 @@ class Exchange:
         due_s = loop.time() + timeout_s
         while self._wire.head is None:
             if self._wire.stale:
-                # A server may close an idle connection just as it is used again: it never saw the request.
-                self._wire = await self._wires.send_again(self._wire, self._request)
+                self._wire = await self._wires.send_again(self._wire)
             self._check()
             left_s = due_s - loop.time()
             if left_s <= 0:
                 raise UpstreamTimeout(f"the instance did not begin its answer within {timeout_s:g} s")
             await self._wire.wait(left_s)
-        self._request = b""
+        return self._wire.head
+
+    @property
+    def answered(self) -> Head:
+        """The head, once it is here."""
+        assert self._wire.head is not None
         return self._wire.head
 
     async def chunk(self, timeout_s: float) -> bytes:
@@ -291,17 +277,27 @@ class Exchange:
     async def pour(
         self,
         sink: Callable[[bytes], None],
-        check: Callable[[bool], None],
+        check: Callable[[bool], float],
         look_s: float,
+        judge: Callable[[Head], bool],
         stream: Stream | None = None,
-    ) -> None:
+    ) -> Head | None:
         """Hands every piece of the body to `sink` the moment it arrives, but for those that `stream` lets pass by the
-        shortcut; returns at its end. What `sink` raises ends the exchange and is raised here, and so is what `check`
-        raises, which is asked every `look_s` and told whether anything came since."""
-        wire = self._wire
-        await wire.poured(sink, check, look_s, stream)
+        shortcut; returns None at its end. Called before the answer begins, so that its first bytes wait for no task:
+        where `judge` refuses its head nothing is handed on, and the head is returned.
+        What `sink` raises ends the exchange and is raised here, and so is what `check` raises, which is asked after
+        `look_s`, told whether anything came since, and says when to ask again."""
+        while True:
+            wire = self._wire
+            await wire.poured(sink, check, look_s, stream, judge)
+            if wire.head is not None or not wire.stale:
+                break
+            self._wire = await self._wires.send_again(wire)
+        if wire.head is not None and not judge(wire.head):
+            return wire.head
         if not wire.complete:
             self._check()
+        return None
 
     def hold(self, full: bool) -> None:
         """Stops reading from the instance while `full`, so that a slow reader does not fill the memory."""
@@ -346,10 +342,12 @@ class Wires:
         wire = self._take_idle() or await self._connect()
         self._busy.add(wire)
         wire.begin(request)
-        return Exchange(self, wire, request)
+        return Exchange(self, wire)
 
-    async def send_again(self, stale: Wire, request: bytes) -> Wire:
-        """The same request on a connection of its own, because `stale` turned out to be closed."""
+    async def send_again(self, stale: Wire) -> Wire:
+        """The same request on a connection of its own, because `stale` turned out to be closed: a server may close an
+        idle one just as it is used again. It never saw the request."""
+        request = stale.request
         self.give_back(stale)
         wire = await self._connect()
         self._busy.add(wire)

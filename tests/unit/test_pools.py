@@ -18,7 +18,7 @@ from gateway.config import Config
 from gateway.wiring import Running, apply_config, build
 from pools.admission import Admission
 from pools.breaker import Breaker
-from pools.connection import BUFFER_HIGH_BYTES, Exchange, Wire, Wires, authority
+from pools.connection import BUFFER_HIGH_BYTES, Exchange, Head, Wire, Wires, authority
 from pools.fleet import Fleet, FleetLimits
 from pools.instance import Instance, Slot
 from pools.launcher import Found, Place, StaticLauncher
@@ -320,8 +320,71 @@ def test_a_head_that_never_ends_is_late_however_often_something_comes() -> None:
 
         hints = asyncio.create_task(hint())
         with pytest.raises(UpstreamTimeout):
-            await asyncio.wait_for(Exchange(wires, wire, b"").head(0.1), 10)
+            await asyncio.wait_for(Exchange(wires, wire).head(0.1), 10)
         hints.cancel()
+
+    asyncio.run(story())
+
+
+OK_HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+async def pouring(wires: Wires, wire: Wire) -> tuple[list[bytes], asyncio.Task[Head | None]]:
+    """An exchange that pours before its answer begins, and what it has handed on."""
+    got: list[bytes] = []
+    poured = Exchange(wires, wire).pour(got.append, lambda heard: 60.0, 60.0, lambda head: head.status == 200)
+    task = asyncio.create_task(poured)
+    await settle(lambda: wire.sink is not None)
+    return got, task
+
+
+def test_the_first_bytes_of_a_stream_wait_for_no_task() -> None:
+    async def story() -> None:
+        wires, wire, _ = wired()
+        got, task = await pouring(wires, wire)
+        wire.data_received(OK_HEAD + b"1\r\na\r\n")
+        assert got == [b"a"]  # in the same call
+        wire.data_received(b"1\r\nb\r\n0\r\n\r\n")
+        assert await asyncio.wait_for(task, 10) is None
+        assert got == [b"a", b"b"]
+
+    asyncio.run(story())
+
+
+def test_an_answer_that_is_refused_by_its_head_is_not_poured() -> None:
+    async def story() -> None:
+        wires, wire, _ = wired()
+        got, task = await pouring(wires, wire)
+        wire.data_received(b"HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\nno")
+        head = await asyncio.wait_for(task, 10)
+        assert head is not None and head.status == 404
+        assert got == []
+        assert await Exchange(wires, wire).body(10.0, 100) == b"no"
+
+    asyncio.run(story())
+
+
+def test_a_stream_whose_kept_connection_had_been_closed_is_asked_for_again() -> None:
+    async def story() -> None:
+        wires, wire, _ = wired()
+        wire.begin(b"asked")
+        wire.reused = True
+        again = wired()[1]
+        sent: list[bytes] = []
+
+        async def connect() -> Wire:
+            begin = again.begin
+            again.begin = lambda request: (sent.append(request), begin(request))[1]  # type: ignore[method-assign]
+            return again
+
+        wires._connect = connect  # type: ignore[method-assign]
+        got, task = await pouring(wires, wire)
+        wire.connection_lost(None)
+        await settle(lambda: again.sink is not None)
+        assert sent == [b"asked"]
+        again.data_received(OK_HEAD + b"1\r\na\r\n0\r\n\r\n")
+        assert await asyncio.wait_for(task, 10) is None
+        assert got == [b"a"]
 
     asyncio.run(story())
 

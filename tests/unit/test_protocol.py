@@ -9,11 +9,13 @@ from uvicorn.server import ServerState
 
 from core.clock import SystemClock
 from gateway.asgi_client import Receive, Scope, Send
+from gateway.client import Client
 from gateway.config import Limits
 from gateway.dialect import Dialect
 from gateway.pipe import Pipe
 from gateway.protocol import GatewayProtocol, gateway_protocol
 from gateway.sse import EventStream
+from gateway.timing import Timing
 
 
 class Unread(asyncio.Transport):
@@ -105,13 +107,18 @@ def test_what_a_slow_reader_takes_from_the_kernel_counts(
     assert asyncio.run(story()) == ended
 
 
-def test_how_often_a_stream_is_looked_at_does_not_depend_on_when_its_head_came() -> None:
+def test_a_stream_is_looked_at_when_it_must_have_begun_and_then_as_often_whenever_that_was() -> None:
     clock = SystemClock()
     limits = Limits(first_byte_timeout_s=300.0, stall_timeout_s=60.0)
     events = EventStream(Dialect.OPENAI, strip_usage=False)
-    begin_by_s = clock.now_s() + 0.001
-    late = Pipe(events, None, None, clock, limits, begin_by_s, on_content=list, head=list)  # type: ignore[arg-type]
-    assert late.look_s == 15.0
+    client = Client(Told(), "/v1/chat/completions", b"", [])
+    timing = Timing(clock.now_s(), 1.0, 1.0)
+    begin_by_s = clock.now_s() + 10.0
+    late = Pipe(events, timing, client, clock, limits, begin_by_s, on_content=list, head=lambda: (200, []))
+    assert late.look_s <= 10.0
+    late(b'data: {"choices":[{"delta":{"content":"x"},"finish_reason":null}]}\n\n')
+    assert client.started
+    assert late.look_s == late.check(True) == 15.0
 
 
 class Told(Unread):
