@@ -7,6 +7,8 @@ that `joulegate train` holds out, so that the shipped model has seen none. The m
 MOST tokens end count as cut. Half of the prompts come first, in an order mixed by SEED, then the other half: history
 may learn of the first, the second is scored; they are asked in turns, so that the file is a fair part of both when the
 time is up. Goes on where it stopped; an answer that is not through then is asked for anew. Keeps no answer's text.
+With --again N it asks N of the answered questions a second time, into OUT.again, and says how often the model agrees
+with itself on the class: nobody who knows only the question can do better. --url asks a server that runs already.
 (Requests have no seeds of their own: vLLM 0.32 on a CPU dies of one whose prompt is prefilled in pieces.)"""
 
 from __future__ import annotations
@@ -19,10 +21,14 @@ import random
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 
 import httpx
+import numpy as np
+from scipy.stats import spearmanr
 
 from bench.templates import TEMPLATES
 from core.clock import Clock, SystemClock
@@ -91,6 +97,30 @@ async def collect(url: str, todo: list[tuple[int, str, str]], out: Path, until_s
     return done
 
 
+@asynccontextmanager
+async def serving(options: argparse.Namespace, clock: Clock) -> AsyncIterator[str]:
+    """The address of a server, --url's or one that ends with this."""
+    if options.url:
+        yield options.url
+        return
+    (port,) = free_ports(1)
+    argv = [options.vllm, *SERVER, "--model", options.model, "--port", str(port)]
+    with options.out.with_suffix(".log").open("wb") as log:
+        server = subprocess.Popen(
+            argv, env={**os.environ, **ENV}, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+    try:
+        url = f"http://127.0.0.1:{port}"
+        await healthy(url, server, clock)
+        yield url
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            server.wait(10)
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+
+
 async def healthy(url: str, server: subprocess.Popen[bytes], clock: Clock) -> None:
     start_s = clock.now_s()
     async with httpx.AsyncClient(base_url=url, timeout=5, trust_env=False) as client:
@@ -110,41 +140,62 @@ def finish(out: Path, order: list[tuple[str, str]]) -> None:
     whole.replace(out)
 
 
+def lengths_at(out: Path) -> dict[int, int]:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.touch()
+    return {row["at"]: row["output_tokens"] for row in map(json.loads, out.read_text().splitlines())}
+
+
+def turns(count: int) -> list[int]:
+    """The first of the first half, the first of the second, the second of the first and so on."""
+    half = count // 2
+    return [at for pair in zip(range(half), range(half, count), strict=True) for at in pair]
+
+
+def agreement(once: dict[int, int], twice: dict[int, int], asked: list[int]) -> str:
+    """Classes by the terciles of all that was answered once. Of those asked twice the ones before the first that is not
+    through: what is missing at the end is long."""
+    both = list(takewhile(twice.__contains__, asked))
+    if len(both) < 2:
+        return "too few are through to say more\n"
+    small, medium = np.quantile(list(once.values()), (1 / 3, 2 / 3))
+    sizes = [[(n > small) + (n > medium) for n in (once[at], twice[at])] for at in both]
+    same = sum(a == b for a, b in sizes)
+    cut = sum(once[at] >= MOST and twice[at] >= MOST for at in both)
+    by_class = {name: [b for a, b in sizes if a == size].count(size) for size, name in enumerate("SML")}
+    rank = spearmanr([once[at] for at in both], [twice[at] for at in both]).statistic
+    return (
+        f"of {len(both)} asked twice {same} have the same class by terciles ({same / len(both):.3f}; "
+        f"{by_class}), both cut {cut}, Spearman {rank:.2f}\n"
+    )
+
+
 async def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("data", type=Path)
-    parser.add_argument("--vllm", required=True, help="Python with vLLM")
-    parser.add_argument("--model", required=True)
+    parser.add_argument("--vllm", help="Python with vLLM")
+    parser.add_argument("--model")
+    parser.add_argument("--url", help="of a server that runs already, as this would start it")
     parser.add_argument("--out", type=Path, default=Path("build/template-lengths.jsonl"))
+    parser.add_argument("--again", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=60.0)
     options = parser.parse_args()
+    if not options.url and not (options.vllm and options.model):
+        parser.error("needs --vllm and --model, or --url")
     clock = SystemClock()
     until_s = clock.now_s() + 60 * options.minutes - DRAIN_S
     order = questions(options.data)
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.touch()
-    had = {json.loads(line)["at"] for line in options.out.read_text().splitlines()}
-    half = len(order) // 2
-    turns = (at for pair in zip(range(half), range(half, len(order)), strict=True) for at in pair)
-    todo = [(at, *order[at]) for at in turns if at not in had]
-    (port,) = free_ports(1)
-    argv = [options.vllm, *SERVER, "--model", options.model, "--port", str(port)]
-    with options.out.with_suffix(".log").open("wb") as log:
-        server = subprocess.Popen(
-            argv, env={**os.environ, **ENV}, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
-    try:
-        url = f"http://127.0.0.1:{port}"
-        await healthy(url, server, clock)
-        done = await collect(url, todo, options.out, until_s, clock)
-    finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            server.wait(10)
-        with suppress(ProcessLookupError):
-            os.killpg(server.pid, signal.SIGKILL)
-    finish(options.out, order)
-    sys.stdout.write(f"{done} answers more, {len(had) + done} of {len(order)}\n")
+    once = lengths_at(options.out)
+    out, had, ats = options.out, once, turns(len(order))
+    if options.again:
+        out = options.out.with_name(options.out.name + ".again")
+        had, ats = lengths_at(out), random.Random(SEED).sample(sorted(once), min(options.again, len(once)))
+    async with serving(options, clock) as url:
+        done = await collect(url, [(at, *order[at]) for at in ats if at not in had], out, until_s, clock)
+    finish(out, order)
+    sys.stdout.write(f"{done} answers more, {len(had) + done} of {len(ats)}\n")
+    if options.again:
+        sys.stdout.write(agreement(once, lengths_at(out), ats))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """The predictor of one service: a model that reads the request, and what the service's own answers taught since.
 
 Owns what is learnt online, all of it bounded: where the service's answers lie and how widely, the same of each
-template, how good the template's own quantiles and its clients' hints were against the model's, and the calibration of
-q90. Refuses to keep text. Without a model, or of a request that nobody read, it says what its template answered."""
+template, how good the template's own quantiles and its clients' hints were against the model's, how often each size
+came against what was said, and the calibration of q90. Refuses to keep text. Without a model, or of a request that
+nobody read, it says what its template answered."""
 
 from __future__ import annotations
 
@@ -21,6 +22,7 @@ from predictor.hints import Hint, Hints
 from predictor.length import RunningLengths, Sparse, quantile
 from predictor.model import LengthModel, Shape
 from predictor.said import Said, within
+from predictor.sizes import SizeFactors
 from predictor.track import Mean, Track
 
 SERVICE_PRIOR = 4.0  # the model's own level and spread weigh as this many answers
@@ -62,12 +64,13 @@ class ServiceState(Struct, frozen=True):
     level: Mean
     spread: Mean
     shared: Sparse
+    sizes: SizeFactors | None = None  # None: a file of before they were
 
 
 class Foretold(Struct, frozen=True):
     """What was said of a request, kept until its answer is known: no text, only numbers. `base`: before template and
-    hint had their say; `said`: before calibration, by `offset`, and the request's own limit; `trust`: the template's
-    weight; the shape lies at `level` and `spread`."""
+    hint had their say; `said`: before the sizes' factors, calibration, by `offset`, and the request's own limit;
+    `trust`: the template's weight; the shape lies at `level` and `spread`."""
 
     template: bytes
     edges: Edges
@@ -100,6 +103,7 @@ class Blend:
         self._templates: OrderedDict[bytes, Template] = OrderedDict()
         self.hints = Hints()
         self.calibration = Calibration()
+        self.sizes = SizeFactors()
         self._known = level is not None
         self._answers = 0
         body = model.body if model is not None else None
@@ -127,11 +131,12 @@ class Blend:
         return TemplateState(name, own.shift, own.spread, own.track, self._running.kept(name))
 
     def service_state(self) -> ServiceState:
-        return ServiceState(self._answers, self._level, self._spread, self._running.kept_shared())
+        return ServiceState(self._answers, self._level, self._spread, self._running.kept_shared(), self.sizes)
 
     def restore(self, state: ServiceState, templates: Sequence[TemplateState]) -> None:
         """Before the first answer."""
         self._answers, self._level, self._spread = state.answers, state.level, state.spread
+        self.sizes = state.sizes or SizeFactors()
         newest = templates[-self._limit :]
         self._running.restore(state.shared, ((one.name, one.lengths) for one in newest))
         for one in newest:
@@ -159,7 +164,8 @@ class Blend:
             hint = self.hints.read(client, asked.hint_tokens, edges)
             said = said.joined(hint.said, hint.weight)
         offset = self.calibration.offset
-        prediction = within(said, limit, edges, offset)
+        p = said.p if shape is None else self.sizes.apply(said.p, edges)
+        prediction = within(said, limit, edges, offset, p)
         return Foretold(
             template, edges, prediction, base, said, offset, shape, level, spread, features, trust, hint
         )  # fmt: skip
@@ -193,6 +199,7 @@ class Blend:
                 self.hints.learn(told.hint, told.base.p, told.edges, output_tokens)
         if told.shape is not None:
             self._place(own, told.shape, length)
+            self.sizes.learn(told.said.p, told.edges, length)
         self._running.learn(told.template, length)
         self._answers += 1
         own.track.answers += 1

@@ -16,7 +16,8 @@ from predictor.conformal import FURTHEST, Calibration
 from predictor.hints import ClientState
 from predictor.length import BINS, Sparse
 from predictor.sealed import seal, unseal
-from predictor.track import Track
+from predictor.sizes import FARTHEST
+from predictor.track import Chances, Track
 
 SCHEMA = 1
 TEMPLATES = 1024  # of a service; 4096 are known while it runs
@@ -98,6 +99,9 @@ def _problem(one: Learnt) -> str:
         return "a mean weighs nothing"
     if not one.state.shared or not all(map(_is_histogram, [one.state.shared, *(own.lengths for own in one.templates)])):
         return "a histogram cannot be"
+    sizes = one.state.sizes
+    if sizes is not None and not (_is_track(sizes.track) and 0 <= sizes.trust <= 1 and _are_factors(sizes.factors)):
+        return "its size factors cannot be"
     tracks = [*(own.track for own in one.templates), *(own.track for own in one.clients)]
     if not all(map(_is_track, tracks)):
         return "a record of opinions cannot be"
@@ -111,3 +115,7 @@ def _is_histogram(own: Sparse) -> bool:
 
 def _is_track(own: Track) -> bool:
     return 0 <= own.answers <= MOST_ANSWERS and abs(own.lead) <= 1e6
+
+
+def _are_factors(factors: Chances) -> bool:
+    return all(1 / FARTHEST <= factor <= FARTHEST for factor in factors)

@@ -9,6 +9,7 @@ from msgspec import Struct
 from core.request import Prediction
 from core.service import Edges
 from predictor.distribution import LONGEST_LOG2, Distribution, tokens_at
+from predictor.track import Chances
 
 NO_LIMIT = 1 << 20  # tokens; no answer is longer
 
@@ -46,12 +47,12 @@ def said_of(shape: Distribution, edges: Edges) -> Said:
     return Said(p, shape.log_quantile(0.5), shape.log_quantile(0.9), shape.log_quantile(0.99))
 
 
-def within(said: Said, limit: int | None, edges: Edges, doublings: float = 0.0) -> Prediction:
+def within(said: Said, limit: int | None, edges: Edges, doublings: float = 0.0, p: Chances | None = None) -> Prediction:
     """What routing needs of it, the upper half longer by `doublings`, or shorter, but not than the middle. No answer is
-    longer than `limit`, the request's own."""
+    longer than `limit`, the request's own. `p`: probabilities of the sizes in place of its own."""
     cap = limit if limit is not None and limit > 0 else NO_LIMIT
     small, medium = edges.output
-    p = said.p
+    p = said.p if p is None else p
     if cap <= small:
         p = (1.0, 0.0, 0.0)
     elif cap <= medium:

@@ -53,7 +53,7 @@ def test_the_next_process_foretells_what_this_one_would(model: LengthModel | Non
         assert other.prediction.p == pytest.approx(mine.prediction.p, abs=0.02)
         assert other.prediction.q90_tokens == pytest.approx(mine.prediction.q90_tokens, rel=0.03)
         assert (other.trust, other.hint and other.hint.weight) == (mine.trust, mine.hint and mine.hint.weight)
-    assert found.calibration == blend.calibration and found.templates == blend.templates
+    assert found.calibration == blend.calibration and found.sizes == blend.sizes and found.templates == blend.templates
     fresh = Blend(model).foretell(b"template2", None, EDGES, TALE, b"ann").prediction
     assert fresh.p != pytest.approx(mine.prediction.p, abs=0.05), "or the test would hold of a new one"
 
@@ -103,6 +103,8 @@ DATA = file_of(taught(answers=12))
         {"state": {"shared": [[-1, 1.0]]}}, {"state": {"shared": [[3, -1.0]]}}, {"state": {"shared": [[3, 1e300]]}},
         {"state": {"spread": {"value": 0.0}}}, {"state": {"level": {"value": 1e6}}},
         {"state": {"level": {"weight": 0.0}}}, {"state": {"level": {"memory": 0.0}}}, {"state": {"level": "high"}},
+        {"state": {"sizes": {"factors": [1.0, 0.0, 1.0]}}}, {"state": {"sizes": {"factors": [1.0, 99.0, 1.0]}}},
+        {"state": {"sizes": {"trust": 2.0}}}, {"state": {"sizes": {"track": {"lead": 1e9}}}},
     ],
 )  # fmt: skip
 def test_what_no_predictor_could_have_learnt_is_refused_with_a_good_checksum(fault: dict) -> None:
@@ -139,6 +141,13 @@ def test_a_histogram_without_answers_still_foretells() -> None:
 
             with pytest.raises(ValueError, match="histogram"):
                 load(seal(json.dumps(tree).encode(), SCHEMA), WALL_S)
+
+
+def test_a_file_of_before_there_were_size_factors_is_read() -> None:
+    (one,) = load(DATA, WALL_S)
+    found = Blend(MODEL)
+    restore(found, replace(one, state=replace(one.state, sizes=None)))
+    assert found.sizes == Blend(MODEL).sizes and found.templates == 3
 
 
 def service(blend: Blend, challenger: Blend | None = None) -> SimpleNamespace:

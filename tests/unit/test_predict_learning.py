@@ -4,6 +4,7 @@ import itertools
 import math
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from predictor.features import Asked
 from predictor.hints import Hints
 from predictor.length import RunningLengths
 from predictor.model import shipped_model
+from predictor.sizes import SizeFactors
 
 MODEL = shipped_model()
 EDGES = Edges()
@@ -109,6 +111,41 @@ def test_what_remains_rests_on_what_was_said() -> None:
     assert abs(whole.quantile(0.5) / said.q50_tokens - 1) < 0.1 and abs(whole.quantile(0.9) / said.q90_tokens - 1) < 0.1
     rests = [whole.quantile_after(out, 0.5) - out for out in (0, 200, 400)]
     assert rests[0] > rests[1] > 0 and rests[2] > 0
+
+
+SHARES = st.tuples(*[st.floats(0.001, 1)] * 3).map(lambda p: (p[0] / sum(p), p[1] / sum(p), p[2] / sum(p)))
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(SHARES, st.integers(1, 2**20)), max_size=80), SHARES)
+def test_size_factors_leave_probabilities_whatever_came(
+    history: list[tuple[tuple[float, float, float], int]], p: tuple[float, float, float]
+) -> None:
+    sizes = SizeFactors()
+    assert sizes.apply(p, EDGES) == p, "nothing came yet"
+    for said, tokens in history:
+        sizes.learn(said, EDGES, tokens)
+    found = sizes.apply(p, EDGES)
+    assert abs(sum(found) - 1) < 1e-9 and min(found) >= 0
+    assert sizes.apply(p, Edges(output=(10, 20))) == p, "of other edges they know nothing"
+
+
+def test_sizes_that_come_more_often_than_said_are_said_more_often() -> None:
+    sizes, said = SizeFactors(), (0.3, 0.4, 0.3)
+    for turn in range(600):
+        sizes.learn(said, EDGES, 900 if turn % 4 == 0 else 20)  # a quarter are long, none is medium
+    small, medium, long = sizes.apply(said, EDGES)
+    assert 0.65 < small < 0.85 and medium < 0.1 and 0.15 < long < 0.35
+    sizes.learn(said, Edges(output=(10, 20)), 15)
+    assert sizes.apply(said, EDGES) == said and max(sizes.factors) < 1.1, "other edges, another beginning"
+
+
+def test_probabilities_that_come_true_are_left_alone() -> None:
+    sizes, rng = SizeFactors(), random.Random(6)
+    for _ in range(2000):
+        p = rng.choice(((0.6, 0.3, 0.1), (0.2, 0.3, 0.5)))
+        sizes.learn(p, EDGES, rng.choices((20, 200, 900), p)[0])
+    assert sizes.apply((0.2, 0.3, 0.5), EDGES) == pytest.approx((0.2, 0.3, 0.5), abs=0.1)
 
 
 def test_a_client_is_believed_as_far_as_it_was_right() -> None:
