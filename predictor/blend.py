@@ -67,7 +67,7 @@ class ServiceState(Struct, frozen=True):
     sizes: SizeFactors | None = None  # None: a file of before they were
 
 
-class Foretold(Struct, frozen=True):
+class Foretold(Struct, frozen=True, gc=False):
     """What was said of a request, kept until its answer is known: no text, only numbers. `base`: before template and
     hint had their say; `said`: before the sizes' factors, calibration, by `offset`, and the request's own limit;
     `trust`: the template's weight; the shape lies at `level` and `spread`."""

@@ -38,11 +38,11 @@ NAMES = (
 )  # fmt: skip
 SPECIAL = frozenset(CUES) | frozenset(UNITS)
 MARKS = {word: (CUES.get(word), UNITS.get(word)) for word in SPECIAL}
-NO_ASKS = (0.0,) * (8 + len(Cue))
-COUNTED, ASKING = NAMES.index("turns"), NAMES.index("words_asked")  # where the parts of a `Features` begin
+NO_LENGTHS, NO_CUES = (0.0,) * 8, (0.0,) * len(Cue)
+PARTS = [NAMES.index(name) for name in ("turns", "words_asked", "cue_brief")]  # where those of a `Features` begin
 
 
-class Asked(Struct, frozen=True):
+class Asked(Struct, frozen=True, gc=False):
     """The parts of a request that tell of its answer. `prompt` is the last thing asked, as UTF-8, whole or its `ends`;
     `last_bytes` is its whole size where only the ends are here; `prompt_bytes` counts all there is to read.
     `hint_tokens` is what the client expects. `read`: the numbers as they were when the request was served, where it is
@@ -64,18 +64,19 @@ class Asked(Struct, frozen=True):
     read: tuple[float, ...] | None = None
 
 
-class Features(Struct, frozen=True):
-    """`counts`, `declared` and `asks`, one after the other, are in the order of NAMES; `words`: those of the prompt
-    that a vocabulary or predictor/cues.py knows."""
+class Features(Struct, frozen=True, gc=False):  # it is part of no cycle, as little as what else a prediction makes
+    """`counts`, `declared`, `lengths` (asked for) and `cues` (1 or 0), one after the other, are in the order of NAMES;
+    `words`: those of the prompt that a vocabulary or predictor/cues.py knows."""
 
     counts: Sequence[float]
     declared: Sequence[float]
-    asks: Sequence[float]
+    lengths: Sequence[float]
+    cues: Sequence[float]
     words: frozenset[bytes]
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        return (*self.counts, *self.declared, *self.asks)
+        return (*self.counts, *self.declared, *self.lengths, *self.cues)
 
 
 class Vocabulary:
@@ -100,10 +101,14 @@ def featurise(asked: Asked, vocabulary: Vocabulary) -> Features:
     words = words_of(ends)
     found = vocabulary.known.intersection(words)
     if (read := asked.read) is not None:
-        return Features(read[:COUNTED], read[COUNTED:ASKING], read[ASKING:], found)
+        a, b, c = PARTS
+        return Features(read[:a], read[a:b], read[b:c], read[c:], found)
     special, plain = found & SPECIAL, ends.isascii()
-    asks = _asks(words, special, ends, plain) if special or not plain else NO_ASKS
-    return Features(_counts(asked, ends, plain), _declared(asked), asks, found)
+    lengths: Sequence[float] = NO_LENGTHS
+    cues: Sequence[float] = NO_CUES
+    if special or not plain:
+        lengths, cues = _asks(words, special, ends, plain)
+    return Features(_counts(asked, ends, plain), _declared(asked), lengths, cues, found)
 
 
 def words_of(ends: bytes) -> list[bytes]:
@@ -161,23 +166,26 @@ def _declared(asked: Asked) -> tuple[float, ...]:
     )
 
 
-def _asks(words: list[bytes], special: frozenset[bytes], ends: bytes, plain: bool) -> Sequence[float]:
-    """What length the prompt asks for, (log of it, whether) in words, sentences, paragraphs, items; then its cues."""
-    asks = [0.0] * len(NO_ASKS)
+def _asks(
+    words: list[bytes], special: frozenset[bytes], ends: bytes, plain: bool
+) -> tuple[Sequence[float], Sequence[float]]:
+    """What length the prompt asks for, (log of it, whether) in words, sentences, paragraphs, items; and its cues."""
+    cues, lengths = [0.0] * len(NO_CUES), None
     if not plain and HAN_CHARACTER in ends and (han := HAN_COUNT.search(ends)):
-        asks[0:2] = [_log(int(han[1]) * CHARACTERS), 1.0]
+        lengths = [_log(int(han[1]) * CHARACTERS), 1.0, *NO_LENGTHS[2:]]
     for word in special:
         cue, unit = MARKS[word]
         if cue is not None:
-            asks[8 + cue] = 1.0
+            cues[cue] = 1.0
         if unit is not None:
             at = words.index(word)
             for number in words[max(0, at - 3) : at][::-1]:  # "in 50 words", "three short paragraphs"
                 if (value := _number(number)) is not None:
-                    asks[2 * unit] = max(asks[2 * unit], _log(value))
-                    asks[2 * unit + 1] = 1.0
+                    lengths = lengths or list(NO_LENGTHS)
+                    lengths[2 * unit] = max(lengths[2 * unit], _log(value))
+                    lengths[2 * unit + 1] = 1.0
                     break
-    return asks
+    return lengths or NO_LENGTHS, cues
 
 
 def _number(word: bytes) -> int | None:

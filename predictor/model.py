@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import sha256
-from itertools import pairwise
+from itertools import compress, pairwise
 from math import exp, log2
 from operator import mul
 
@@ -20,7 +20,7 @@ from msgspec import Struct
 from core.request import Prediction
 from core.service import Edges
 from predictor.distribution import Distribution, share_below
-from predictor.features import ASKING, COUNTED, NO_ASKS, Asked, Features, Vocabulary, featurise
+from predictor.features import NO_CUES, NO_LENGTHS, PARTS, Asked, Features, Vocabulary, featurise
 from predictor.model_file import SHIPPED, WIDEST, Body, read_model
 from predictor.said import Said, said_of, within
 
@@ -39,7 +39,7 @@ class Base(Struct, frozen=True):
     spread: float
 
 
-class Shape(Struct, frozen=True):
+class Shape(Struct, frozen=True, gc=False):
     """Where an answer lies and how wide it may be, in standard lengths."""
 
     base: Base
@@ -64,7 +64,7 @@ class LengthModel:
     """Never changes once made; any number of services share one."""
 
     __slots__ = (
-        "_asks", "_base", "_counts", "_declared", "_declares", "_mid", "_weight", "_width", "body", "name",
+        "_base", "_counts", "_cues", "_declared", "_declares", "_lengths", "_mid", "_weight", "_width", "body", "name",
         "vocabulary",
     )  # fmt: skip
 
@@ -75,8 +75,8 @@ class LengthModel:
         scales = np.asarray(body.scales)
         numbers = np.stack([np.asarray(body.mid[:count]) / scales, np.asarray(body.width) / scales], axis=1)
         moved = np.asarray(body.means) @ numbers
-        parts = [numbers[from_:to].T.tolist() for from_, to in pairwise((0, COUNTED, ASKING, count))]
-        self._counts, self._declared, self._asks = parts
+        parts = [numbers[from_:to].T.tolist() for from_, to in pairwise((0, *PARTS, count))]
+        self._counts, self._declared, self._lengths, self._cues = parts
         self._declares = any(map(any, parts[1]))  # of open sets, which declare nothing, nothing is learnt of it
         self._mid, self._width = body.mid_bias - float(moved[0]), body.width_bias - float(moved[1])
         words = [word.encode() for word in body.words]
@@ -99,10 +99,14 @@ class LengthModel:
             mids, widths = self._declared
             mid += sum(map(mul, features.declared, mids))
             width += sum(map(mul, features.declared, widths))
-        if features.asks is not NO_ASKS:
-            mids, widths = self._asks
-            mid += sum(map(mul, features.asks, mids))
-            width += sum(map(mul, features.asks, widths))
+        if features.lengths is not NO_LENGTHS:
+            mids, widths = self._lengths
+            mid += sum(map(mul, features.lengths, mids))
+            width += sum(map(mul, features.lengths, widths))
+        if (cues := features.cues) is not NO_CUES:
+            mids, widths = self._cues
+            mid += sum(compress(mids, cues))
+            width += sum(compress(widths, cues))
         return Shape(self._base, mid, exp(width if -WIDEST < width < WIDEST else min(WIDEST, max(-WIDEST, width))))
 
     def distribution(self, features: Features, level: float | None = None, spread: float | None = None) -> Distribution:

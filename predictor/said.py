@@ -14,7 +14,7 @@ from predictor.track import Chances
 NO_LIMIT = 1 << 20  # tokens; no answer is longer
 
 
-class Said(Struct, frozen=True):
+class Said(Struct, frozen=True, gc=False):
     """`p`: probabilities of the sizes S, M, L; the rest are quantiles, as logarithms to the base of 2 of tokens."""
 
     p: tuple[float, float, float]
