@@ -34,15 +34,16 @@ LINES = {
 
 @dataclass(slots=True)
 class Seat:
-    """One instance in the books. `from_s`: until then everything is booked; `token_j` and `seq_w`: joules of a prefill
-    token and watts of a decoding sequence there, as last seen; `guessed_j`: booked by the model since its counter was
-    last read, at `counted_s`; -inf: never."""
+    """One instance in the books, since `born_s`. `from_s`: until then everything is booked; `token_j` and `seq_w`:
+    joules of a prefill token and watts of a decoding sequence there, as last seen; `guessed_j`: booked by the model
+    since its counter was last read, at `counted_s`; -inf: never."""
 
     instance: Instance
     service: str
     model: EngineModel | None
     from_s: float
     state: State
+    born_s: float
     quality: str = "modelled"
     stints: list[Stint] = field(default_factory=list)
     token_j: float = 0.0
@@ -215,7 +216,8 @@ class Ledger:
         return found
 
     def _seat(self, fleet: Fleet, instance: Instance, from_s: float) -> Seat:
-        seat = self._seats[instance.id] = Seat(instance, fleet.spec.name, fleet.model, from_s, instance.state)
+        seat = Seat(instance, fleet.spec.name, fleet.model, from_s, instance.state, born_s=from_s)
+        self._seats[instance.id] = seat
         model, tp, mhz = fleet.model, instance.tp, instance.clock_mhz
         if model is not None and tp in model.points:  # until the first reading tells better
             seat.token_j = model.watts(tp, mhz, 1, instance.step_tokens) * model.point(tp).prefill_per_token_s
@@ -238,9 +240,10 @@ class Ledger:
         if counted is not None and source is not None:
             seat.quality, seat.counted_s = source.quality, counted.at_s
             # A counter older than the seat has counted for somebody else: another's server, or one that was taken over.
-            from_zero = source.from_zero and counted.age_s <= to_s - seat.from_s + SLACK_S
+            from_zero = source.from_zero and counted.age_s <= to_s - seat.born_s + SLACK_S
             if not self.odometers.knows(counted.parts):  # its first value tells of all the time since it began
                 seat.from_s = to_s - counted.age_s if from_zero else to_s
+                seat.guessed_j *= from_zero  # or of none: then what was guessed of that time stays
             joules = self.odometers.passed(counted.parts, from_zero=from_zero)
             seat.from_s = max(seat.from_s, to_s - counted.age_s)  # before that nobody counted
         elif not gone and now_s - seat.from_s < PATIENCE_S and any(c.covers(seat.instance) for c in self.counters):

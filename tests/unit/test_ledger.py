@@ -91,6 +91,31 @@ def test_a_counter_that_began_with_its_instance_tells_what_the_start_has_cost() 
     assert world.sums()["meter_j"] == 300 and world.sums()["starting_j"] == pytest.approx(300)
 
 
+def test_a_start_that_was_guessed_is_told_by_the_counter_that_began_with_it() -> None:
+    """Nobody can read it while weights load: the model stands in after half a minute, and is taken out again."""
+    world = World(State.STARTING, since_s=1000.0)
+    for _ in range(4):
+        world.read(None, seconds=20.0)
+    guessed_j = world.sums()["filled_j"]
+    assert guessed_j == pytest.approx(80 * MODEL.idle_w)
+    world.instance.state, world.instance.since_s = State.READY, 1085.0
+    world.read(9000.0, age_s=89.0, seconds=10.0)
+    sums = world.sums()
+    assert sums["meter_j"] == 9000 and sums["filled_j"] == pytest.approx(0, abs=1e-6)
+    assert sums["starting_j"] == pytest.approx(9000) and sums["residual_j"] == 0
+
+
+def test_what_a_counter_cannot_tell_stays_as_it_was_guessed() -> None:
+    """It began before the instance was known here, so that its first value says nothing of the time until then."""
+    world = World()
+    world.read(None)
+    world.read(None, seconds=40.0)
+    world.read(5e6, age_s=40_000.0, seconds=10.0)
+    world.read(5e6 + MODEL.idle_w, age_s=40_001.0)
+    assert world.sums()["filled_j"] == pytest.approx(40 * MODEL.idle_w)
+    assert world.sums()["meter_j"] == pytest.approx(MODEL.idle_w) and world.sums()["residual_j"] == pytest.approx(0)
+
+
 def test_silence_is_waited_out_then_filled_by_the_model_and_taken_out_again() -> None:
     world = World()
     world.read(0.0, age_s=0.0)
