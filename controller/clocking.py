@@ -30,7 +30,7 @@ def set_clocks(
         return one, []
     kv_tokens = {pool.name: _kv(seen, name, pool.name) for pool in seen.pools}
     due = now_s - one.clocks_s >= settings.clock_every_s - 1e-6
-    load = load_now(one, plan, seen) if due or settings.learn else 0.0
+    load = _load(one, plan, seen) if due or settings.learn else 0.0
     if settings.learn:
         one = explored(one, plan, seen, name, load, settings)
     boosted = _boosted(one, plan, seen, name)
@@ -123,7 +123,7 @@ def _fills(pool: str, one: ServiceState, kv_tokens: dict[str, int]) -> bool:
     return kv_tokens.get(pool, 0) > 1.05 * one.kv_tokens.get(pool, 0)
 
 
-def load_now(one: ServiceState, plan: ServicePlan, seen: Seen) -> float:
+def _load(one: ServiceState, plan: ServicePlan, seen: Seen) -> float:
     """What arrives now over what was planned for, by whichever of requests, prompts and answers grew most."""
     mean = one.demand.load.forecast(seen.wall_s, NOW_S).total_mean
     now = mean.requests_rps, mean.input_tokens_per_s, mean.output_tokens_per_s

@@ -14,7 +14,7 @@ from controller.clock_prices import Alone, ClockPrice, alone, clock_prices
 from controller.demand import Demand, pool_mixes
 from controller.dynamic import first_plan
 from controller.knowledge import Knowledge, ServiceKnowledge
-from controller.loads import Mix, rate, scaled
+from controller.loads import Mix, from_each_on, rate, scaled
 from controller.pricing import columns_of, sequence_w
 from controller.problem import Bound, Column, Kind, Move, NodeShape, Plan, Problem, SwitchJoules
 from controller.problem import Demand as PoolDemand
@@ -64,7 +64,8 @@ class Ordered:
 @dataclass(frozen=True, slots=True)
 class ServicePlan:
     """What one service should have from `at_s` on. The rates are those planned for: requests, prompt and answer tokens
-    per second, head-room included. `alone`: by TP, for instances that serve although the plan does not name them."""
+    per second, head-room included. `alone`: by TP, for instances that serve although the plan does not name them.
+    `from_pool`: by pool, which part of the planned load it and all longer ones are asked for."""
 
     at_s: float
     targets: tuple[Target, ...]
@@ -75,6 +76,7 @@ class ServicePlan:
     status: str
     ordered: Ordered = Ordered()
     alone: tuple[Alone, ...] = ()
+    from_pool: tuple[tuple[str, float], ...] = ()
 
     def counts(self) -> dict[tuple[str, int], int]:
         counted: dict[tuple[str, int], int] = {}
@@ -117,6 +119,7 @@ class Part:
     mean_rps: float
     upper_rps: float
     whole: tuple[Column, ...]  # as if all pools were one
+    from_pool: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +197,7 @@ def _ways(name: str, one: Asked, ask: Ask) -> list[Part]:
     peaks = pool_mixes(one.demand, spec, forecast.shared())
     surge = _surge(one.demand.load.windows.excess(), forecast.total_mean)
     price = cache(partial(_priced, one.knowledge, means))
+    shared = from_each_on(means, [pool.name for pool in spec.pools])
     ways = []
     merges = _partitions(tuple(means)) if settings.merge else [tuple((pool,) for pool in means)]
     for groups in [way for way in merges if _as_ordered(way, name, ask.ordered)] or merges:
@@ -212,7 +216,7 @@ def _ways(name: str, one: Asked, ask: Ask) -> list[Part]:
         mean_rps = one.load * forecast.total_mean.requests_rps
         upper_rps = one.load * forecast.total_upper.requests_rps
         whole, planned = price(tuple(means)), (rps, prompt, answer)
-        ways.append(Part(name, model, tuple(columns), tuple(demands), planned, mean_rps, upper_rps, whole))
+        ways.append(Part(name, model, tuple(columns), tuple(demands), planned, mean_rps, upper_rps, whole, shared))
     return [way for way in ways if _able(way)]
 
 
@@ -353,7 +357,7 @@ def _read(ask: Ask, parts: Sequence[Part], problem: Problem, plan: Plan) -> dict
         watts = sum(column.watts * count for groups in counts.values() for column, count in groups)
         found[part.name] = ServicePlan(
             ask.now_s, targets, part.planned, part.mean_rps, part.upper_rps, watts, f"{plan.source}: {plan.status}",
-            ask.ordered, alone(part.whole, part.planned[0], part.model.idle_w),
+            ask.ordered, alone(part.whole, part.planned[0], part.model.idle_w), part.from_pool,
         )  # fmt: skip
     return found
 

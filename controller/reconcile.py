@@ -32,6 +32,8 @@ class Wanted:
     ground: Ground | None = None  # where several islands of GPUs are known
     park_s: Mapping[int, float] = field(default_factory=dict)  # by TP, how long one that is not needed may sleep
     now_s: float = 0.0
+    carries: Mapping[int, float] = field(default_factory=dict)  # by TP, the part of the load that one can carry
+    from_pool: Mapping[str, float] = field(default_factory=dict)  # by pool, the part that it and longer ones have to
 
 
 def steps(wanted: Wanted, instances: Sequence[SeenInstance], reason: str) -> list[Action]:
@@ -153,14 +155,15 @@ def _stops(
     on_the_way: int, reason: str,
 ) -> Iterator[Stop]:  # fmt: skip
     """A surplus that stands in for what is missing waits until that is READY; where the missing can not start because
-    the GPUs are taken, one drain at a time makes room for it. `on_the_way`: starts, and drains that will make room."""
+    the GPUs are taken, one drain at a time makes room for it, if those that remain carry the load meanwhile.
+    `on_the_way`: starts, and drains that will make room."""
     going = {i.id for i in surplus}
     coming = on_the_way or any(i.state is State.STARTING and i.id not in going for i in live)
     gives = list(surplus)
     if coming:
         gives = [i for i in surplus if i.state is not State.READY]
     elif missing:  # what may not start needs no room
-        gives = ([i for i in surplus if i.state is State.READY][:1] or gives[:1]) if wanted.starts > 0 else []
+        gives = _one_that_may_go(wanted, live, surplus) if wanted.starts > 0 else []
     ready = sum(1 for i in live if i.state is State.READY)
     for instance in gives:
         if instance.state is State.READY:
@@ -168,6 +171,26 @@ def _stops(
                 return
             ready -= 1
         yield Stop(instance.id, reason, keep_gpus=bool(missing))
+
+
+def _one_that_may_go(
+    wanted: Wanted, live: Sequence[SeenInstance], surplus: Sequence[SeenInstance]
+) -> list[SeenInstance]:  # fmt: skip
+    serving = [i for i in surplus if i.state is State.READY]
+    return [i for i in serving if _carried_without(i, wanted, live)][:1] if serving else list(surplus[:1])
+
+
+def _carried_without(leaving: SeenInstance, wanted: Wanted, live: Sequence[SeenInstance]) -> bool:
+    """Whether the READY ones that remain carry the load at their fastest: for every pool that `leaving` can serve,
+    those in that pool and in longer ones. True where nobody knows what one of them carries."""
+    able = [(i.pool, wanted.carries.get(i.tp)) for i in live if i.state is State.READY and i is not leaving]
+    pools = list(wanted.from_pool)
+    if leaving.pool not in pools or any(part is None or pool not in pools for pool, part in able):
+        return True
+    for place, pool in enumerate(pools[: pools.index(leaving.pool) + 1]):
+        if sum(part or 0.0 for where, part in able if where in pools[place:]) < wanted.from_pool[pool]:
+            return False
+    return True
 
 
 def barred_out(

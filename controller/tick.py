@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from controller.clock_prices import parts
 from controller.clocking import set_clocks
 from controller.demand import observed
 from controller.due import asked, plannable
@@ -265,8 +266,9 @@ def _wanted(one: ServiceState, view: View, knowledge: Knowledge) -> tuple[Wanted
     reason = f"the plan of {one.plan.at_s:.0f} s for {one.plan.mean_rps:.1f} to {one.plan.upper_rps:.1f} requests/s"
     park_s = _park_s(knowledge, view.name) if settings.park else {}
     return Wanted(
-        view.name, counts, shapes, settings.most_changes, gpus, settings.floor, park_s=park_s, now_s=seen.now_s
-    ), reason
+        view.name, counts, shapes, settings.most_changes, gpus, settings.floor, park_s=park_s, now_s=seen.now_s,
+        carries=parts(one.plan.alone), from_pool=dict(one.plan.from_pool),
+    ), reason  # fmt: skip
 
 
 def _park_s(knowledge: Knowledge, name: str) -> dict[int, float]:
@@ -299,6 +301,7 @@ def _patient(
     pools = [pool for pool in view.seen.pools if pool.service == view.name and pool.managed]
     if lacking(view.overrides, pools, wanted.counts, mine):
         starts, patient, spent = settings.most_changes, False, False
+        wanted = replace(wanted, from_pool={})  # it is not ours to weigh
     drain = not (patient or urgent or spent)
     if not drain and (too_many := beyond(view.overrides, pools, wanted.counts, mine)):
         wanted, drain = _others_stay(wanted, mine, too_many), True

@@ -39,6 +39,28 @@ def test_without_free_gpus_one_at_a_time_makes_room() -> None:
     assert len(again) <= 1, "the floor of ready ones is kept"
 
 
+def of(pool: str, tp: int, running: int, state: State = State.READY) -> SeenInstance:
+    return SeenInstance(f"{pool}{tp}", "m", pool, tp, state, running, 0.0)
+
+
+def room_for(carries: dict[int, float], *there: SeenInstance) -> list[str]:
+    """Who goes for a TP4 of `long` that has no room. Three quarters of the load may only go to `long`."""
+    asked = wanted({("long", 4): 1, ("long", 2): 1}, gpus=2)
+    asked = replace(asked, carries=carries, from_pool={"short": 1.0, "medium": 0.9, "long": 0.75})
+    return [step.instance_id for step in steps(asked, there, "plan") if isinstance(step, Stop)]
+
+
+def test_who_makes_room_leaves_enough_behind_for_every_pool() -> None:
+    carries = {2: 0.1, 4: 1.3, 8: 1.8}
+    there = of("long", 8, 0), of("short", 4, 9), of("long", 2, 0)
+    assert room_for(carries, *there) == ["short4"], "the idle TP8 carries what no TP4 of another pool may have"
+    assert room_for({**carries, 2: 0.95}, *there) == ["long8"], "the TP2 carries that, and the TP4 the rest"
+    assert room_for({**carries, 8: 0.5}, *there) == [], "neither may go: the plan has to wait"
+    assert room_for({4: 1.3, 8: 1.8}, *there) == ["long8"], "nobody knows what the TP2 carries"
+    coming = of("long", 8, 0, State.STARTING), of("short", 4, 9), of("long", 2, 0)
+    assert room_for({**carries, 2: 0.1, 4: 0.5}, *coming) == [], "what is not READY carries nothing"
+
+
 def test_the_last_ready_one_stays() -> None:
     assert steps(wanted({("all", 4): 1}, gpus=0), [instance(1, 8)], "plan") == []
 

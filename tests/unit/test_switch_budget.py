@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from controller.clock_prices import Alone, ClockPrice
 from controller.knowledge import Knowledge, Settings
 from controller.overrides import Impose, Order, Override
 from controller.planning import ServicePlan, Target
@@ -96,3 +97,16 @@ def test_the_configured_instances_take_nothing_from_the_budget() -> None:
     assert state.services[NAME].starts_s == ()
     state, decision = decide(state, 60.0, 2, wanted=4)
     assert count(decision, Start) == 2 and len(state.services[NAME].starts_s) == 2
+
+
+def test_whether_the_rest_carries_the_load_is_asked_of_plans_and_not_of_operators() -> None:
+    """No GPU is free, and one alone carries a tenth of the load."""
+    price = ClockPrice(1980, 10.0, (1.0,), (900.0,), 100.0)
+    weighed = replace(plan(2, 1000.0), alone=(Alone(2, (price,)), Alone(4, (price,))), from_pool=(("medium", 1.0),))
+    there = [SeenInstance(f"o{n}", NAME, "medium", 4, State.READY, 0, 0.0) for n in range(GPUS // 4)]
+    start = ControllerState({NAME: ServiceState(surplus_s=0.0)})
+    _, decision = tick(start, seen(POOLS, *there), KNOWLEDGE, 1.0, {NAME: weighed})
+    assert not decision.actions
+    pinned = tuple(replace(pool, wanted=2, pinned=True) if pool.name == "medium" else pool for pool in POOLS)
+    _, decision = tick(start, seen(pinned, *there), KNOWLEDGE, 1.0, {NAME: weighed})
+    assert count(decision, Stop) == 1

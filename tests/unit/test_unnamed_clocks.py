@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from controller.clock_prices import Alone, ClockPrice, alone
 from controller.clocking import set_clocks
 from controller.clocks import finishing_mhz
 from controller.knowledge import Settings
+from controller.loads import Load, from_each_on
 from controller.planning import ServicePlan, Target, make_plan
 from controller.pressure import Standing
 from controller.problem import Kind
@@ -108,3 +111,13 @@ def test_a_plan_prices_what_it_does_not_name() -> None:
         assert needs == sorted(needs, reverse=True), "the faster the fewer"
         assert one.part == 1 / needs[-1]
     assert alone((), 1.0, 100.0) == ()
+    assert [pool for pool, _ in found.from_pool] == ["short", "medium", "long"]
+    assert found.from_pool[0][1] == 1.0 and found.from_pool[1][1] == pytest.approx(2 / 3), "all classes alike"
+
+
+def test_longer_pools_are_asked_for_what_they_bring_most_of() -> None:
+    few = Load("SS", 8.0, 10.0, 5.0, 1.0), Load("LL", 2.0, 90.0, 500.0, 1.0)
+    assert from_each_on({"short": few[:1], "long": few[1:]}, ["short", "medium", "long"]) == (
+        ("short", 1.0), ("medium", pytest.approx(1000 / 1040)), ("long", pytest.approx(1000 / 1040)),
+    )  # fmt: skip
+    assert from_each_on({}, ["short"]) == (("short", 0.0),)
