@@ -39,7 +39,7 @@ class Ask(Struct, frozen=True):
 
 def ask_for(
     request_id: str, pool_index: int, input_tokens: int, sequences: int, prediction: Prediction,
-    now_s: float, ttft_s: float, tbt_s: float,
+    now_s: float, ttft_s: float, tbt_s: float, key: str = "", batch: bool = False,
 ) -> Ask:  # fmt: skip
     """What routing weighs of a request whose answer is foretold. Its KV tokens are those held at the 90th percentile
     of the answer."""
@@ -53,6 +53,8 @@ def ask_for(
         arrived_s=now_s,
         deadline_s=now_s + ttft_s,
         tbt_limit_s=tbt_s,
+        key=key,
+        batch=batch,
     )
 
 

@@ -110,7 +110,7 @@ def _parts(raw: Raw) -> list[bytes]:
 
 
 def _value(raw: Raw) -> object:
-    if raw == NOTHING:
+    if raw is NOTHING or raw == NOTHING:
         return None
     try:
         found: object = msgspec.json.decode(raw)
@@ -133,6 +133,8 @@ def _at(raw: Raw, *path: str) -> object:
 
 
 def _reasoning(f: Fields) -> int | None:
+    if f.thinking is f.reasoning is f.reasoning_effort is NOTHING:
+        return None
     budget = _at(f.thinking, "budget_tokens")
     if isinstance(budget, int) and budget > 0:
         return min(MOST_HINTED, budget)
@@ -147,5 +149,7 @@ def _hint(f: Fields, header: bytes | None) -> int | None:
             name = HINT_HEADER.decode()
             raise BadRequest(f"{name} must be a positive number of tokens", param=name, code="invalid_hint")
         return min(MOST_HINTED, int(header))
+    if f.nvext is NOTHING:
+        return None
     hinted = _at(f.nvext, "agent_hints", "osl")
     return min(MOST_HINTED, hinted) if isinstance(hinted, int) and hinted > 0 else None

@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from controller.planning import ServicePlan
 from core.request import Ask
 from gateway.job import Job
@@ -19,8 +21,7 @@ KEPT = 1024  # some 3 kB each
 NO_PLAN: Callable[[str], ServicePlan | None] = lambda service: None  # noqa: E731
 
 
-@dataclass(frozen=True, slots=True)
-class Trail:
+class Trail(Struct, frozen=True):
     """What is known of one request. `row`: of the run log, None while it is under way."""
 
     request_id: str

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from msgspec import Struct, field
 
 from controller.planning import ServicePlan
 from core.request import Ask, Outcome
@@ -15,6 +18,7 @@ from gateway.retry import Tries
 from gateway.service import Service, Sized
 from gateway.timing import Timing
 from gateway.token_stream import Answer
+from pools.queue import NONE
 from pools.router import Weighed
 from pools.stints import Bill, Ended, Stint
 from predictor.features import NAMES
@@ -38,8 +42,7 @@ class Seam:
         }  # fmt: skip
 
 
-@dataclass(slots=True)
-class Job:
+class Job(Struct, eq=False):
     """What is known of a request so far; becomes its row."""
 
     request_id: str
@@ -57,7 +60,7 @@ class Job:
     status: int = 0
     error: str = ""
     usage: tuple[int, int] | None = None
-    refused: dict[str, float] = field(default_factory=dict)  # instances that failed it, and when; inf: for good
+    refused: Mapping[str, float] = NONE  # instances that failed it, and when; inf: for good
     blamed: bool = False  # an instance that answered it with a failure has been counted as failing
     keeps_ids: bool = False  # the instance was asked for the ids of its tokens, for the gateway's sake
     answer: Answer | None = None  # of a stream that could go on elsewhere
@@ -65,12 +68,12 @@ class Job:
     tries: Tries = field(default_factory=Tries)
     sent_s: float | None = None  # when the attempt under way was sent
     lost: Seam | None = None  # what the client waits for its stream to go on from
-    seams: list[Seam] = field(default_factory=list)
+    seams: list[Seam] = []
     gave_up: str = ""  # why it was not tried again
     ask: Ask | None = None
     weighed: Weighed | None = None  # what the instance of the last attempt was chosen from
     plan: ServicePlan | None = None  # in force when it arrived
-    reserved: dict[str, float] = field(default_factory=dict)  # tokens and joules of its key's budget, until settled
+    reserved: dict[str, float] = {}  # tokens and joules of its key's budget, until settled
     bill: Bill | None = None  # of its joules; none before it was sent anywhere
     stint: Stint | None = None  # of the attempt under way, or of the last one
 
@@ -145,7 +148,11 @@ def _read(job: Job, sized: Sized) -> dict[str, object]:
     row: dict[str, object] = {"template": parsed.template.hex(), "max_tokens": parsed.max_tokens, "n": parsed.sequences}
     features = sized.told.features
     if features is not None and job.route.generates:
-        row["features"] = {name: round(x, 3) for name, x in zip(NAMES, features.numbers, strict=True) if x}
+        row["features"] = {
+            name: int(1000.0 * x + 0.5) / 1000.0  # `round` takes twice as long, and there are a dozen
+            for name, x in zip(NAMES, features.numbers, strict=True)
+            if x
+        }
         if service.spec.predictor.keep_prompts:
             row["prompt"] = asked_of(parsed).prompt.decode("utf-8", "replace")
     return row

@@ -20,18 +20,16 @@ class LoopLag:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._recent: deque[float] = deque([0.0] * SUSTAINED, SUSTAINED)
+        self.sustained_s = 0.0
         self.histogram = Histogram(SHORT_SECONDS)
 
     @property
     def last_s(self) -> float:
         return self._recent[-1]
 
-    @property
-    def sustained_s(self) -> float:
-        return min(self._recent)
-
     def note(self, lag_s: float) -> None:
         self._recent.append(lag_s)
+        self.sustained_s = min(self._recent)  # every request asks for it
         self.histogram.add(lag_s)
 
     async def run(self) -> None:

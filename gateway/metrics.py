@@ -75,16 +75,15 @@ class Metrics(Collector):
             self._retries[service] += attempts - 1
         if timing is None:
             return
-        for name, kind in (("input_tokens", "input"), ("output_tokens", "output")):
-            tokens = row.get(name)
-            if isinstance(tokens, int):
-                self._tokens[service, size_class, kind] += tokens
+        key, read, said = (service, size_class), row.get("input_tokens"), row.get("output_tokens")
+        if isinstance(read, int):
+            self._tokens[service, size_class, "input"] += read
+        if isinstance(said, int):
+            self._tokens[service, size_class, "output"] += said
         if "attained" in row:
             self._attained[service, size_class, "true" if row["attained"] else "false"] += 1
             if row["attained"]:
-                tokens = row["output_tokens"]
-                self._good[service, size_class] += tokens if isinstance(tokens, int) else 0
-        key = (service, size_class)
+                self._good[key] += said if isinstance(said, int) else 0
         ttft_s = row.get("ttft_s")
         if isinstance(ttft_s, float):
             self._ttft[key].add(ttft_s)

@@ -76,16 +76,11 @@ class Parsed(Struct, frozen=True):
     extra_tokens: int
     sequences: int
     template: bytes
+    max_tokens: int | None
 
     @property
     def stream(self) -> bool:
         return bool(self.fields.stream)
-
-    @property
-    def max_tokens(self) -> int | None:
-        f = self.fields
-        limits = [v for v in (f.max_completion_tokens, f.max_tokens, f.max_output_tokens) if v is not None]
-        return limits[0] if limits else None
 
     @property
     def wants_usage(self) -> bool:
@@ -117,12 +112,14 @@ def _measure(fields: Fields, salt: bytes) -> Parsed:
     size = extra = 0
     exact: int | None = None
     prompts = 1
-    for part in [m.content for m in fields.messages or ()] + [fields.system, fields.instructions]:
-        part_bytes, part_extra = _text_size(part)
-        size += part_bytes
-        extra += part_extra
+    messages = fields.messages or ()
+    for part in (*[m.content for m in messages], fields.system, fields.instructions):
+        if part is not NOTHING:
+            part_bytes, part_extra = _text_size(part)
+            size += part_bytes
+            extra += part_extra
     size += len(bytes(fields.tools)) if fields.tools != NOTHING else 0
-    extra += 4 * len(fields.messages or ())  # role marks of the chat template
+    extra += 4 * len(messages)  # role marks of the chat template
     for raw in (fields.prompt, fields.input):
         if raw != NOTHING:
             more, exact, prompts = _prompt_size(bytes(raw))
@@ -130,7 +127,10 @@ def _measure(fields: Fields, salt: bytes) -> Parsed:
     sequences = prompts * max(1, fields.n or 1, fields.best_of or 1)
     if sequences > MAX_SEQUENCES:
         raise BadRequest(f"n x prompts is more than {MAX_SEQUENCES} answers", param="n", code="too_many_answers")
-    return Parsed(fields, size, exact, extra, sequences, _template(fields, salt))
+    limit = fields.max_completion_tokens
+    if limit is None:
+        limit = fields.max_output_tokens if fields.max_tokens is None else fields.max_tokens
+    return Parsed(fields, size, exact, extra, sequences, _template(fields, salt), limit)
 
 
 def _text_size(raw: Raw) -> tuple[int, int]:
@@ -165,7 +165,7 @@ def _template(fields: Fields, salt: bytes) -> bytes:
     """Requests of one application share its system prompt and tools, and so the shape of their answers."""
     digest = blake2b(salt, digest_size=8)
     for raw in (fields.system, fields.instructions, fields.tools):
-        digest.update(bytes(raw)[:4096])
+        digest.update(b"null" if raw is NOTHING else bytes(raw)[:4096])
     for message in (fields.messages or ())[:1]:
         if message.role in ("system", "developer"):
             digest.update(bytes(message.content)[:4096])

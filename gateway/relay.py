@@ -143,7 +143,7 @@ class Relay:
         if ABORTED[0] in body or ABORTED[1] in body:
             error = UpstreamFailed("the instance gave up this answer")
             raise AttemptFailed(error, kind="abort", vanished=True, answered=True)
-        if not body.lstrip().startswith((b"{", b"[")):
+        if not body.startswith(b"{") and not body.lstrip().startswith((b"{", b"[")):
             raise UpstreamFailed("the instance sent an answer that is not JSON")
         assert job.timing is not None
         job.timing.chunk(arrived_s, 1)
@@ -254,22 +254,21 @@ class Relay:
         whole."""
         assert job.timing is not None and job.sized is not None
         kept = [pair for pair in head.headers if pair[0] not in NOT_RETURNED]
-        connection = head.get(b"connection")
-        if connection is not None:
+        if len(kept) != len(head.headers) and (connection := head.get(b"connection")) is not None:
             named = {token.strip().lower() for token in connection.split(b",")}
             kept = [pair for pair in kept if pair[0] not in named]
-        own = [
+        kept += (
             (b"x-request-id", job.request_id.encode()),
             (b"x-joulegate-pool", job.pool.encode()),
             (b"x-joulegate-instance", job.instance.encode()),
             (b"x-joulegate-overhead-ms", b"%.2f" % (job.timing.own_s * 1000)),
-        ]
+        )
         if job.route.generates:
-            own.append((b"x-joulegate-class", job.sized.name.encode()))
+            kept.append((b"x-joulegate-class", job.sized.name.encode()))
         if whole and job.stint is not None:
-            own.append((b"x-joulegate-joules", b"%.3f" % self.ledger.estimate(job.stint, self.clock.now_s())))
-            own.append((b"x-joulegate-joules-quality", self.ledger.quality(job.stint).encode()))
-        return kept + own
+            kept.append((b"x-joulegate-joules", b"%.3f" % self.ledger.estimate(job.stint, self.clock.now_s())))
+            kept.append((b"x-joulegate-joules-quality", self.ledger.quality(job.stint).encode()))
+        return kept
 
 
 def is_event_stream(head: Head) -> bool:

@@ -45,6 +45,7 @@ from gateway.timing import Timing
 from pools.load_counts import PLACES
 
 log = structlog.get_logger("joulegate")
+NOT_YET_KNOWN = Identity("unknown")
 
 
 class Gateway:
@@ -92,7 +93,7 @@ class Gateway:
 
     async def serve(self, client: Client, route: Route) -> None:
         """Answers one request, whatever happens; never raises but for the end of the process."""
-        job = Job(client.request_id(self.new_id()), route, client, Identity("unknown"), self.clock.now_s())
+        job = Job(client.request_id(self.new_id()), route, client, NOT_YET_KNOWN, self.clock.now_s())
         self.in_flight += 1
         self.recent.running[job.request_id] = job
         try:
@@ -160,8 +161,7 @@ class Gateway:
         job.timing = timing = Timing(job.received_s, ttft_s, tbt_s)
         timing.parse_s = parsed_s - job.received_s
         self.budgets.reserve(job)
-        ask = make_ask(spec, sized, parsed, job.request_id, job.received_s, ttft_s, tbt_s)
-        ask = structs.replace(ask, key=job.identity.name, batch=job.identity.batch)
+        ask = make_ask(spec, sized, parsed, job.request_id, job.received_s, ttft_s, tbt_s, job.identity)
         if job.route.generates:
             service.counts.asked(PLACES[sized.name], sized.input_tokens)
         else:

@@ -10,6 +10,7 @@ from core.errors import BadRequest
 from core.request import Ask, Prediction, ask_for
 from core.service import ServiceSpec
 from gateway.asked import asked_of
+from gateway.auth import Identity
 from gateway.parse import Parsed, prompt_text
 from gateway.retry import RetryBudget
 from pools.admission import Admission
@@ -115,11 +116,12 @@ def crown(service: Service) -> dict[str, object]:
 
 
 def make_ask(
-    spec: ServiceSpec, sized: Sized, parsed: Parsed, request_id: str, now_s: float, ttft_s: float, tbt_s: float
-) -> Ask:
+    spec: ServiceSpec, sized: Sized, parsed: Parsed, request_id: str, now_s: float, ttft_s: float, tbt_s: float,
+    whose: Identity,
+) -> Ask:  # fmt: skip
     return ask_for(
         request_id, spec.pool_for(sized.output_size), sized.input_tokens, parsed.sequences, sized.prediction,
-        now_s, ttft_s, tbt_s,
+        now_s, ttft_s, tbt_s, whose.name, whose.batch,
     )  # fmt: skip
 
 

@@ -42,7 +42,10 @@ class Head(Struct, frozen=True):
     headers: Headers
 
     def get(self, name: bytes) -> bytes | None:
-        return next((value for key, value in self.headers if key == name), None)
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return None
 
 
 class Wire(Shortcut, asyncio.Protocol):
@@ -308,6 +311,8 @@ class Exchange:
 
     async def body(self, timeout_s: float, limit: int) -> bytes:
         """The whole body; UpstreamFailed when it is larger than `limit` bytes."""
+        if self._wire.complete and not self._wire.paused and self._wire.buffered <= limit:  # it came with its head
+            return self._wire.take()
         parts: list[bytes] = []
         size = 0
         while part := await self.chunk(timeout_s):

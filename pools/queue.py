@@ -50,13 +50,15 @@ class DeadlineQueue:
         self._heaps: tuple[list[Entry], ...] = tuple([] for _ in RANKS)
         self._waiting = [0 for _ in RANKS]
         self._order = count()
+        self.waiting = 0  # of all ranks
 
     def __len__(self) -> int:
-        return sum(self._waiting)
+        return self.waiting
 
     def push(self, ticket: Ticket) -> None:
         heapq.heappush(self._heaps[ticket.rank], (ticket.ask.deadline_s, next(self._order), ticket))
         self._waiting[ticket.rank] += 1
+        self.waiting += 1
 
     def put_last(self, ticket: Ticket) -> None:
         """It is late wherever it goes: those who are not go first from now on."""
@@ -94,6 +96,7 @@ class DeadlineQueue:
 
     def _left(self, rank: int) -> None:
         self._waiting[rank] -= 1
+        self.waiting -= 1
         heap = self._heaps[rank]
         if len(heap) > 64 and self._waiting[rank] * 2 < len(heap):
             heap[:] = [*self._live(rank)]

@@ -37,7 +37,8 @@ def forecast(instance: Instance, ask: Ask, left_tokens: int | None = None) -> Fo
     room = max(1, instance.step_tokens - running)
     if running == 0:
         full, rest = divmod(waiting, room)
-        return Forecast(full * model.prefill_s(tp, mhz, room) + model.prefill_s(tp, mhz, rest), True, True)
+        ttft_s = model.prefill_s(tp, mhz, rest)
+        return Forecast(full * model.prefill_s(tp, mhz, room) + ttft_s if full else ttft_s, True, True)
     after, context = running + ask.sequences, instance.kv_tokens + ask.kv_tokens
     under_way_s = model.decode_step_s(tp, mhz, running, instance.kv_tokens)
     chunk = min(room, waiting)

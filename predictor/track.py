@@ -22,7 +22,8 @@ class Mean(Struct):
     memory: float
 
     def add(self, value: float) -> None:
-        self.weight = min(self.memory, self.weight + 1.0)
+        if self.weight != self.memory:
+            self.weight = min(self.memory, self.weight + 1.0)
         self.value += (value - self.value) / self.weight
 
 

@@ -42,7 +42,7 @@ class TpPoint:
     def decode_without_context_s(self, running: float) -> float:
         """Linear between knots and beyond them."""
         knots = self.running_knots
-        right = min(max(bisect_left(knots, running), 1), len(knots) - 1)
+        right = bisect_left(knots, running, 1, len(knots) - 1)
         low, high = knots[right - 1], knots[right]
         low_s, high_s = self.decode_knots_s[right - 1], self.decode_knots_s[right]
         return low_s + (running - low) / (high - low) * (high_s - low_s)
