@@ -36,6 +36,7 @@ from simulator.trace_scale import thinned
 
 POOLS = (("short", "S", 4), ("medium", "M", 4), ("long", "L", 8))
 CLOCK_MHZ = 1980
+TBT_ROOM = 0.9  # a host that is a millisecond late is late by --speed of them
 RUNS = {"off": "configured", "on": "energy"}
 LOOK_S = 5.0  # of the gateway's clock, between two looks at what there is
 HOST = {"connect_timeout_s": 2.0, "first_byte_timeout_s": 300.0, "stall_timeout_s": 60.0, "max_loop_lag_s": 5.0,
@@ -81,7 +82,7 @@ def configuration(options: argparse.Namespace, folder: Path, plan: str) -> dict[
         "listen": {"port": options.port},
         "limits": {name: seconds * options.speed for name, seconds in HOST.items()},
         "health": {"interval_s": 2.0 * options.speed, "timeout_s": 5.0},
-        "controller": {"plan": plan, "gpus": sum(tp for *_, tp in POOLS), **kept},
+        "controller": {"plan": plan, "gpus": sum(tp for *_, tp in POOLS), "tbt_room": TBT_ROOM, **kept},
         "run_log": {"path": str(folder / "run.jsonl")},
         "energy": {"path": str(folder / "energy.sqlite"), "interval_s": options.speed},
         "services": {options.model: service},

@@ -15,15 +15,17 @@ STALE_S = 10.0
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Periods in seconds. `coverage`: the peak of the next plan period that capacity is kept for, with clocks at their
-    highest. `spare`: instances beyond that (N+1). `most_changes`: instances of a service that start at once.
-    `switches_per_hour`: starts, by GPUs of the cluster / 100. `harm_windows`: minutes in a row under `promised` after
-    which everything goes to its fastest. `stale_s`: age from which nothing is given up for what is seen."""
+    highest. `tbt_room`: part of the TBT objective that a step may take as planned. `spare`: instances beyond that
+    (N+1). `most_changes`: instances of a service that start at once. `switches_per_hour`: starts, by GPUs of the
+    cluster / 100. `harm_windows`: minutes in a row under `promised` after which everything goes to its fastest.
+    `stale_s`: age from which nothing is given up for what is seen."""
 
     plan_every_s: float = 300.0
     clock_every_s: float = 5.0
     coverage: float = 0.95
     horizon_s: float = 900.0
     eta: float = 1.0
+    tbt_room: float = 1.0
     merge: bool = True  # a pool may hand its classes to the next larger one
     spare: bool = False
     park: bool = False  # what is not needed sleeps for a while before it ends

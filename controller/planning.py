@@ -196,7 +196,7 @@ def _ways(name: str, one: Asked, ask: Ask) -> list[Part]:
     }
     peaks = pool_mixes(one.demand, spec, forecast.shared())
     surge = _surge(one.demand.load.windows.excess(), forecast.total_mean)
-    price = cache(partial(_priced, one.knowledge, means))
+    price = cache(partial(_priced, one.knowledge, settings.tbt_room * spec.slo.tbt_s, means))
     shared = from_each_on(means, [pool.name for pool in spec.pools])
     ways = []
     merges = _partitions(tuple(means)) if settings.merge else [tuple((pool,) for pool in means)]
@@ -220,11 +220,12 @@ def _ways(name: str, one: Asked, ask: Ask) -> list[Part]:
     return [way for way in ways if _able(way)]
 
 
-def _priced(known: ServiceKnowledge, means: Mapping[str, Mix], pools: tuple[str, ...]) -> tuple[Column, ...]:
+def _priced(
+    known: ServiceKnowledge, tbt_s: float, means: Mapping[str, Mix], pools: tuple[str, ...]
+) -> tuple[Column, ...]:  # fmt: skip
     """These pools as one, which is the last of them."""
     assert known.model is not None
-    mix = _together(means, pools)
-    return columns_of(known.spec.name, [(pools[-1], mix)], known.model, known.spec.slo.tbt_s, known.step_tokens)
+    return columns_of(known.spec.name, [(pools[-1], _together(means, pools))], known.model, tbt_s, known.step_tokens)
 
 
 def _together(means: Mapping[str, Mix], pools: Sequence[str]) -> Mix:

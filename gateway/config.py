@@ -138,6 +138,13 @@ class Controller(Section):
     gpus: int = Field(default=0, ge=0, le=1_000_000, description="GPUs that instances may use in all. 0: no limit.")
     node_gpus: Literal[1, 2, 4, 8, 16] = Field(default=8, description="GPUs of one machine: no instance spans two.")
     eta: float = Field(default=1.0, ge=0, le=1, description="1 = only joules count in a plan, 0 = only latency.")
+    tbt_room: float = Field(
+        default=1.0,
+        ge=0.5,
+        le=1,
+        description="Part of tbt_p99_ms that a step may take as planned. Less than 1 where steps scatter, for example "
+        "on a crowded host: a step that is planned to take the whole limit is late whenever it takes any longer.",
+    )
     spare: bool = Field(default=False, description="The load must fit without the largest instance, too (N+1).")
     park: bool = Field(
         default=False,

@@ -231,7 +231,8 @@ def settings_of(settings: Config) -> Settings:
     config, probes = settings.controller, settings.health
     return Settings(
         plan_every_s=config.plan_interval_s, eta=config.eta, spare=config.spare, park=config.park,
-        learn=config.learn, stale_s=max(STALE_S, PROBES * (probes.interval_s + probes.timeout_s)),
+        tbt_room=config.tbt_room, learn=config.learn,
+        stale_s=max(STALE_S, PROBES * (probes.interval_s + probes.timeout_s)),
         power_cap_w=inf if config.power_cap_w is None else config.power_cap_w,
     )  # fmt: skip
 

@@ -74,3 +74,17 @@ def test_parked_instances_and_recorded_changes_are_what_a_plan_weighs() -> None:
     assert found.asleep == ((Kind(NAME, "long", gpu, 2), 1),)
     assert {s.tp: s.wake_j for s in found.switches}[2] == 40.0
     assert {(m.before.tp, m.after.tp, m.joules) for m in found.moves} == {(2, 1, 700.0)}
+
+
+def test_cells_whose_steps_take_more_than_their_room_are_not_planned_with() -> None:
+    whole, tight = (
+        {
+            (one.tp, price.clock_mhz)
+            for one in make_plan(ask(8.0, 64, 8, tbt_room=room))[NAME].alone
+            for price in one.clocks
+        }
+        for room in (1.0, 0.2)
+    )
+    model = asked(8.0).knowledge.model
+    assert model is not None and tight and tight < whole
+    assert all(model.decode_step_s(tp, mhz, 1, 400) <= 0.2 * SPEC.slo.tbt_s for tp, mhz in tight)
