@@ -96,7 +96,7 @@ def _starts(
 ) -> Iterator[Start]:
     left, gpus = wanted.starts, wanted.gpus
     most = max(wanted.ground.free(instances), default=0) if wanted.ground is not None else None
-    for (pool, tp), number in sorted(missing.items(), key=lambda item: (-item[1], item[0])):
+    for (pool, tp), number in sorted(missing.items(), key=lambda item: (-item[1], -item[0][1], item[0])):
         for _ in range(number):
             if left < 1 or (gpus is not None and gpus < tp) or (most is not None and most < tp):
                 break

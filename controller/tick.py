@@ -289,8 +289,10 @@ def _patient(
     nothing thrashes. An emergency may start more, but beyond twice the budget nothing is drained: what goes is what the
     next one would start again. What an operator ordered waits for none of that."""
     settings = knowledge.settings
-    live = sum(1 for i in mine if i.state in LIVE)
-    fewer = live > sum(wanted.counts.values())
+    there = Counter((i.pool, i.tp) for i in mine if i.state in LIVE)
+    fewer = there.total() > sum(wanted.counts.values())
+    if one.surplus_s is not None and not fewer:  # one went and its place is taken by what replaces the others
+        fewer = any(count > wanted.counts.get(kind, 0) for kind, count in there.items())
     since_s = (one.surplus_s if one.surplus_s is not None else now_s) if fewer else None
     patient = since_s is not None and now_s - since_s < settings.settle_s
     budget = max(settings.most_changes, settings.switches_per_hour * (knowledge.gpus or 100) / 100)

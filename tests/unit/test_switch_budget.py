@@ -110,3 +110,25 @@ def test_whether_the_rest_carries_the_load_is_asked_of_plans_and_not_of_operator
     pinned = tuple(replace(pool, wanted=2, pinned=True) if pool.name == "medium" else pool for pool in POOLS)
     _, decision = tick(start, seen(pinned, *there), KNOWLEDGE, 1.0, {NAME: weighed})
     assert count(decision, Stop) == 1
+
+
+def test_a_surplus_has_lasted_since_it_began_whatever_replaces_a_part_of_it() -> None:
+    """Three serve where two of another TP are planned: one has gone, and the first of those two starts in its place."""
+    others = [SeenInstance(f"o{n}", NAME, "long", 4, State.READY, 0, 0.0) for n in range(2)]
+    start = ControllerState({NAME: ServiceState(surplus_s=400.0)})
+    plans = {NAME: plan(2, 1000.0)}
+    after, _ = tick(start, seen(POOLS, *others), KNOWLEDGE, 1.0, plans)
+    assert after.services[NAME].surplus_s == 400.0, "those two are still too many"
+    mine = [SeenInstance(f"m{n}", NAME, "medium", 2, State.READY, 0, 0.0) for n in range(2)]
+    after, _ = tick(start, seen(POOLS, *mine), KNOWLEDGE, 1.0, plans)
+    assert after.services[NAME].surplus_s is None
+    fresh, _ = tick(ControllerState(), seen(POOLS, *others), KNOWLEDGE, 1.0, plans)
+    assert fresh.services[NAME].surplus_s is None, "as many as are planned are no surplus"
+
+
+def test_of_two_that_are_missing_the_larger_starts_first() -> None:
+    targets = tuple(Target(Kind(NAME, "medium", "H100", tp), 1, 1200, ()) for tp in (2, 4))
+    both = replace(plan(1, 1000.0), targets=targets)
+    there = [SeenInstance(f"o{n}", NAME, "long", 4, State.READY, 0, 0.0) for n in range(3)]
+    _, decision = tick(ControllerState(), seen(POOLS, *there), KNOWLEDGE, 1.0, {NAME: both})
+    assert [action.shape.tp for action in decision.actions if isinstance(action, Start)] == [4]
