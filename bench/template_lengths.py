@@ -158,7 +158,7 @@ def agreement(once: dict[int, int], twice: dict[int, int], asked: list[int]) -> 
     both = list(takewhile(twice.__contains__, asked))
     if len(both) < 2:
         return "too few are through to say more\n"
-    small, medium = np.quantile(list(once.values()), (1 / 3, 2 / 3))
+    small, medium = map(float, np.quantile(list(once.values()), (1 / 3, 2 / 3)))
     sizes = [[(n > small) + (n > medium) for n in (once[at], twice[at])] for at in both]
     same = sum(a == b for a, b in sizes)
     cut = sum(once[at] >= MOST and twice[at] >= MOST for at in both)
