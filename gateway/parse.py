@@ -163,13 +163,13 @@ def _prompt_size(data: bytes) -> tuple[int, int | None, int]:
 
 def _template(fields: Fields, salt: bytes) -> bytes:
     """Requests of one application share its system prompt and tools, and so the shape of their answers."""
-    digest = blake2b(salt, digest_size=8)
+    told = [salt]
     for raw in (fields.system, fields.instructions, fields.tools):
-        digest.update(b"null" if raw is NOTHING else bytes(raw)[:4096])
+        told.append(b"null" if raw is NOTHING else bytes(raw)[:4096])
     for message in (fields.messages or ())[:1]:
         if message.role in ("system", "developer"):
-            digest.update(bytes(message.content)[:4096])
-    return digest.digest()
+            told.append(bytes(message.content)[:4096])
+    return blake2b(b"".join(told), digest_size=8).digest()
 
 
 def prompt_text(fields: Fields) -> str:

@@ -11,7 +11,7 @@ from math import exp
 
 from msgspec import Struct, field
 
-from core.service import SIZES, Edges
+from core.service import Edges
 from predictor.track import Chances, Track
 
 RATE = 0.02  # of 0.01 to 0.1, on prompts and models of the training part alone, the best or as good (docs/predictor.md)
@@ -41,14 +41,19 @@ class SizeFactors(Struct):
         """`p` was said before these factors."""
         if edges.output != self.edges:
             self.edges, self.factors, self.track = edges.output, (1.0, 1.0, 1.0), Track()
-        total = sum(share * factor for share, factor in zip(p, self.factors, strict=True))
-        a, b, c = (share * factor / total for share, factor in zip(p, self.factors, strict=True))
+        small, medium, long = self.factors
+        a, b, c = p[0] * small, p[1] * medium, p[2] * long
+        total = a + b + c
+        a, b, c = a / total, b / total, c / total
         self.track.judge((a, b, c), p, edges, output_tokens)
         self.track.answers += 1
         self.trust = self.track.trust()
-        size = SIZES.index(edges.output_size(output_tokens))
-        small, medium, long = (
-            min(FARTHEST, max(1.0 / FARTHEST, factor * exp(RATE * ((at == size) - share))))
-            for at, (factor, share) in enumerate(zip(self.factors, (a, b, c), strict=True))
-        )
+        size = edges.output_size(output_tokens)
+        small, medium = _moved(small, (size == "S") - a), _moved(medium, (size == "M") - b)
+        long = _moved(long, (size == "L") - c)
         self.factors = (small, medium, long)
+
+
+def _moved(factor: float, by: float) -> float:
+    factor *= exp(RATE * by)
+    return min(FARTHEST, max(1.0 / FARTHEST, factor))
