@@ -7,7 +7,7 @@ switching), or as the residual that nothing explains. Requests cost the hot path
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from core.clock import Clock
@@ -236,7 +236,7 @@ class Ledger:
         self, seat: Seat, counted: Counted | None, source: Counters | None, now_s: float, wall_s: float, *, gone: bool
     ) -> None:  # fmt: skip
         to_s = now_s if counted is None else counted.at_s
-        joules = None
+        joules, told_anew = None, False  # whether the counter tells of the time that was guessed, too
         if counted is not None and source is not None:
             seat.quality, seat.counted_s = source.quality, counted.at_s
             # A counter older than the seat has counted for somebody else: another's server, or one that was taken over.
@@ -244,19 +244,22 @@ class Ledger:
             if not self.odometers.knows(counted.parts):  # its first value tells of all the time since it began
                 seat.from_s = to_s - counted.age_s if from_zero else to_s
                 seat.guessed_j *= from_zero  # or of none: then what was guessed of that time stays
+                told_anew = from_zero
             joules = self.odometers.passed(counted.parts, from_zero=from_zero)
             seat.from_s = max(seat.from_s, to_s - counted.age_s)  # before that nobody counted
         elif not gone and now_s - seat.from_s < PATIENCE_S and any(c.covers(seat.instance) for c in self.counters):
             return  # its counter is read later, and then tells of this time, too
         if to_s > seat.from_s:
-            self._book(seat, joules, to_s, wall_s, 1.0 if counted is None else counted.pace)
+            self._book(seat, joules, to_s, wall_s, 1.0 if counted is None else counted.pace, told_anew)
         for stint in seat.stints:
             if (stint.end_s and stint.end_s <= to_s) or gone:
                 stint.bill.open -= 1
         seat.stints = [s for s in seat.stints if not gone and not (s.end_s and s.end_s <= to_s)]
         seat.state = seat.instance.state
 
-    def _book(self, seat: Seat, joules: float | None, to_s: float, wall_s: float, pace: float) -> None:
+    def _book(
+        self, seat: Seat, joules: float | None, to_s: float, wall_s: float, pace: float, told_anew: bool
+    ) -> None:  # fmt: skip
         """One window of one instance."""
         instance, model = seat.instance, seat.model
         changed_late = instance.since_s > (seat.from_s + to_s) / 2
@@ -278,7 +281,9 @@ class Ledger:
             if model is not None and state is not State.STARTING and seat.guessed_j == 0:
                 factors.learn(work.parts, joules)
                 judged = expected_j, joules
-            shares = shared_out(work, known, joules - seat.guessed_j)
+            shares = shared_out(work, known, joules - (0.0 if told_anew else seat.guessed_j))
+            if told_anew:
+                shares = replace(shares, idle_j=shares.idle_j - seat.guessed_j)
             if LINES[state] in ("starting", "switching") and not shares.requests_j:
                 shares = Shares(joules - seat.guessed_j, 0.0, 0.0, 0.0)  # no model says what loading weights draws
         self._enter(seat, work, shares, joules, LINES[state], judged, wall_s)

@@ -105,6 +105,20 @@ def test_a_start_that_was_guessed_is_told_by_the_counter_that_began_with_it() ->
     assert sums["starting_j"] == pytest.approx(9000) and sums["residual_j"] == 0
 
 
+def test_a_request_before_the_first_reading_is_not_billed_what_the_start_was_guessed_to_cost() -> None:
+    world = World(State.STARTING, since_s=1000.0)
+    for _ in range(4):
+        world.read(None, seconds=20.0)
+    world.instance.state, world.instance.since_s = State.READY, 1085.0
+    stint = world.ledger.begin(Bill("r", "ann", "svc", "SS"), world.fleet, world.instance, 100, 1, 1086.0)  # type: ignore[arg-type]
+    stint.first_s = 1087.0
+    world.read(89 * MODEL.idle_w + 1000.0, age_s=89.0, seconds=10.0)
+    sums = world.sums()
+    assert sums["filled_j"] == pytest.approx(0, abs=1e-6) and 0 < sums["prefill_j"] + sums["decode_j"] < 2000
+    assert sums["residual_j"] == pytest.approx(0, abs=1e-6)
+    assert sums["starting_j"] == pytest.approx(sums["meter_j"] - sums["prefill_j"] - sums["decode_j"])
+
+
 def test_what_a_counter_cannot_tell_stays_as_it_was_guessed() -> None:
     """It began before the instance was known here, so that its first value says nothing of the time until then."""
     world = World()
