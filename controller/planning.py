@@ -366,5 +366,14 @@ def _read(ask: Ask, parts: Sequence[Part], problem: Problem, plan: Plan) -> dict
 def _target(problem: Problem, plan: Plan, kind: Kind, groups: list[tuple[Column, int]], idle_w: float) -> Target:
     count = sum(number for _, number in groups)
     clock_mhz = max(groups, key=lambda group: group[1])[0].clock_mhz
-    flows = [(flow.pool, flow.rps) for flow in plan.flows if flow.to.kind == kind]
+    times = _asked_times(plan, kind.service, problem.demands)
+    flows = [(flow.pool, flow.rps * times[flow.pool]) for flow in plan.flows if flow.to.kind == kind]
     return Target(kind, count, clock_mhz, clock_prices(problem.columns, kind, flows, idle_w))
+
+
+def _asked_times(plan: Plan, service: str, demands: Sequence[PoolDemand]) -> dict[str, float]:
+    """By pool, what is planned for over what the plan carries of it: where GPUs are short the flows are less than the
+    load, and clocks that were priced for them would be too low for what comes."""
+    shed = {pool: rps for name, pool, rps in plan.shed if name == service}
+    mine = [demand for demand in demands if demand.service == service]
+    return {d.pool: d.rps / max(1e-9, d.rps - shed.get(d.pool, 0.0)) for d in mine}

@@ -88,3 +88,12 @@ def test_cells_whose_steps_take_more_than_their_room_are_not_planned_with() -> N
     model = asked(8.0).knowledge.model
     assert model is not None and tight and tight < whole
     assert all(model.decode_step_s(tp, mhz, 1, 400) <= 0.2 * SPEC.slo.tbt_s for tp, mhz in tight)
+
+
+def test_where_gpus_are_short_clocks_are_priced_for_what_comes_and_not_for_what_finds_room() -> None:
+    """Four GPUs carry a part of what is planned for. At no clock are they enough for all of it, and the prices say so."""
+    roomy, short = make_plan(ask(200.0, 64, 8))[NAME], make_plan(ask(200.0, 4, 8))[NAME]
+    assert short.status.endswith("shed") and not roomy.status.endswith("shed")
+    assert short.planned == pytest.approx(roomy.planned)
+    assert all(min(price.needs for price in target.clocks) > target.count for target in short.targets)
+    assert all(min(price.needs for price in target.clocks) <= target.count for target in roomy.targets)
