@@ -15,11 +15,14 @@ UNKNOWN_MINUTES = 3  # a mean of fewer says too little for its surges to be reme
 
 
 def excess(minutes: Sequence[float], surges: Sequence[float]) -> float:
-    """Of prompt tokens/s: the most by which the busiest ten seconds of LEAD_MINUTES exceeded the mean before them, not
-    negative. `minutes`: means, oldest first; `surges`: their busiest ten seconds."""
+    """Of prompt tokens/s: the most by which the busiest ten seconds of LEAD_MINUTES exceeded the mean before them or
+    stayed under it, not negative: a load that went at once may come back at once, and what was given back for it takes
+    longer. `minutes`: means, oldest first; `surges`: their busiest ten seconds."""
     known = len(minutes)
     most = 0.0
     for at in range(min(UNKNOWN_MINUTES, max(1, known - 1)), known):
         before = minutes[max(0, at - LEVEL_MINUTES) : at]
-        most = max(most, max(surges[at : at + LEAD_MINUTES]) - sum(before) / len(before))
+        after = surges[at : at + LEAD_MINUTES]
+        swing = max(after) - sum(before) / len(before)
+        most = max(most, abs(swing) if len(after) == LEAD_MINUTES else swing)
     return most

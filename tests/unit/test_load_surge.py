@@ -62,3 +62,14 @@ def test_a_checkpoint_without_surges_is_still_read() -> None:
     before = Windows(at_s=60.0, minutes=((1.0,) * SERIES,), fresh=1)
     assert before.excess() == 0.0
     assert len(minute(before, [600.0] * 6).surges) == 1
+
+
+def test_a_load_that_went_at_once_may_come_back_at_once() -> None:
+    fell = [200.0] * 5 + [50.0] * 2
+    assert excess(fell, fell) == 0.0, "two minutes of less are no new level"
+    gone = [*fell, 50.0]
+    assert excess(gone, gone) == pytest.approx(150.0)
+    slowly = [200.0 - 5 * minute for minute in range(20)]
+    assert excess(slowly, slowly) == pytest.approx(15.0), (
+        "what ebbs is held room for as far as it ebbs in a few minutes"
+    )
