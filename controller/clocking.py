@@ -92,8 +92,7 @@ def _of_target(
     if not ready:
         return []
     now_mhz = max(i.clock_mhz for i in ready)
-    trim = min(1.0, one.health.trim)  # what is lost shows in plans: a clock that is too high costs and cures nothing
-    mhz = wanted_mhz(target, load, len(ready), now_mhz, boost=boost, may_fall=falls, trim=trim)
+    mhz = wanted_mhz(target, load, len(ready), now_mhz, boost=boost, may_fall=falls)
     tried = one.learning.clock_mhz
     if tried and not boost and any(price.clock_mhz == tried for price in target.clocks):
         mhz = now_mhz if not falls and tried < now_mhz else tried

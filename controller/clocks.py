@@ -16,18 +16,15 @@ FULL = 1.0  # of the priced capacity
 SAVES = 0.02  # the noise of a power measurement (reference: 2-3 %); less is not worth a write
 
 
-def wanted_mhz(
-    target: Target, load: float, instances: int, now_mhz: int, *, boost: bool, may_fall: bool, trim: float = 1.0
-) -> int:  # fmt: skip
-    """`load`: what arrives over what was planned for. `trim` under 1: a clock may be loaded that much beyond what it
-    was priced to carry, for more than was promised has been kept. Without a price the clock stays."""
+def wanted_mhz(target: Target, load: float, instances: int, now_mhz: int, *, boost: bool, may_fall: bool) -> int:
+    """`load`: what arrives over what was planned for. Without a price the clock stays."""
     clocks = target.clocks
     if not clocks or instances < 1:
         return now_mhz
     fastest = max(clocks, key=lambda price: price.clock_mhz).clock_mhz
     if boost:
         return fastest
-    fit = [price for price in clocks if price.needs * load * trim <= FULL * instances]
+    fit = [price for price in clocks if price.needs * load <= FULL * instances]
     if not fit:
         return fastest
     best = min(fit, key=lambda price: (_watts(price, load, instances), price.clock_mhz))

@@ -30,12 +30,6 @@ def test_it_rises_at_once_and_falls_one_step_of_the_grid() -> None:
     assert wanted_mhz(U_SHAPED, 9.0, 10, 1200, boost=False, may_fall=True) == 1980, "more than any carries"
 
 
-def test_what_is_left_of_the_error_budget_loads_a_clock_beyond_its_price() -> None:
-    assert wanted_mhz(U_SHAPED, 1.2, 10, 1980, boost=False, may_fall=True) == 1980
-    assert wanted_mhz(U_SHAPED, 1.2, 10, 1980, boost=False, may_fall=True, trim=0.8) == 1200
-    assert wanted_mhz(U_SHAPED, 1.3, 10, 1200, boost=False, may_fall=True, trim=0.8) == 1980
-
-
 def test_a_boost_goes_before_everything_and_a_filling_cache_holds_the_clock() -> None:
     assert wanted_mhz(U_SHAPED, 0.1, 10, 800, boost=True, may_fall=True) == 1980
     assert wanted_mhz(U_SHAPED, 0.3, 10, 1980, boost=False, may_fall=False) == 1980
