@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.ablate_cases import AS_IS, VARIANTS, Loaded, Variant, asked_of, loads
-from bench.ablate_plans import regridded
+from bench.ablate_plans import regridded, slowed
 from controller.knowledge import Settings
 from core.files import write_whole
 from core.service import SIZES
@@ -55,15 +55,15 @@ def of_load(name: str, loaded: Loaded, options: argparse.Namespace) -> str:
     for variant in chosen(options):
         for seed in range(options.seeds):
             title = variant.name if not seed else f"{variant.name}, seed {seed}"
-            path = options.out / f"{name}-{code}-{key(variant, seed)}.json"
-            found[title] = kept(path, partial(ran, variant, loaded, rows, seed))
+            path = options.out / f"{name}-{code}-{key(variant, seed, options.slow)}.json"
+            found[title] = kept(path, partial(ran, variant, loaded, rows, seed, options.slow))
             note(f"{name} {title}: {line(found[title])}")
     bound = kept(options.out / f"{name}-bound.json", partial(bounded, loaded, rows)) if options.bound else None
     return table(name, found, bound, chosen(options))
 
 
-def ran(variant: Variant, loaded: Loaded, rows: TraceRows, seed: int) -> dict[str, Any]:
-    """Figures of one run, with its CPU seconds."""
+def ran(variant: Variant, loaded: Loaded, rows: TraceRows, seed: int, slow: float = 1.0) -> dict[str, Any]:
+    """Figures of one run, with its CPU seconds. `slow`: steps take that much longer than the controller believes."""
     started = time.process_time()
     with switched(variant.constants):
         case = case_of(asked_of(variant, loaded), rows, seed)
@@ -73,7 +73,8 @@ def ran(variant: Variant, loaded: Loaded, rows: TraceRows, seed: int) -> dict[st
             case = replace(case, spec=replace(case.spec, pools=(case.pool("all", SIZES, 0),)))
         planner = variant.plan(case) if variant.plan else None
         setup = joulegate_setup(case, loaded.experiment.gpus or 0, Settings(**variant.settings), planner)
-        row = figures(case.run(replace(setup, weighs=variant.weighs)), Rates(), None)
+        setup = replace(setup, weighs=variant.weighs, model=slowed(case.model, slow))
+        row = figures(case.run(setup), Rates(), None)
     return {"variant": variant.name, "seed": seed, **row, "cpu_s": time.process_time() - started}
 
 
@@ -120,9 +121,9 @@ def kept(path: Path, make: Any) -> dict[str, Any]:
     return made
 
 
-def key(variant: Variant, seed: int) -> str:
+def key(variant: Variant, seed: int, slow: float = 1.0) -> str:
     asked = (variant.name, variant.asks, sorted(variant.settings.items()), sorted(map(str, variant.constants.items())))
-    return hashlib.sha256(repr((asked, seed)).encode()).hexdigest()[:12]
+    return hashlib.sha256(repr((asked, seed, slow)).encode()).hexdigest()[:12]
 
 
 def worst(row: Mapping[str, Any]) -> float:
@@ -185,6 +186,9 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--set", action="append", default=[], help="module:NAME=value, of the controller's code")
     parser.add_argument("--setting", action="append", default=[], help="field=value of the controller's settings")
     parser.add_argument("--ask", action="append", default=[], help="key=value, as of simulate --set")
+    parser.add_argument(
+        "--slow", type=float, default=1.0, help="times as long as the controller's model says a step takes"
+    )
     return parser.parse_args(argv)
 
 

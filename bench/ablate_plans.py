@@ -15,7 +15,7 @@ from controller.planning import Ask, Asked, ServicePlan, Target, make_plan
 from core.service import CLASSES
 from predictor.load import Forecast, Rates
 from predictor.load_windows import MINUTE_S, QUANTITIES
-from profiles.engine_model import EngineModel
+from profiles.engine_model import EngineModel, TpPoint
 from simulator.case import Case
 
 Planner = Callable[[Ask], Answers]
@@ -113,6 +113,21 @@ def regridded(model: EngineModel, clocks_mhz: Sequence[int]) -> EngineModel:
         for tp, point in model.points.items()
     }
     return replace(model, clocks_mhz=grid, points=points)
+
+
+def slowed(model: EngineModel, times: float) -> EngineModel:
+    """The same GPU with every step, of prefill and of decode, `times` as long."""
+
+    def point(of: TpPoint) -> TpPoint:
+        return replace(
+            of,
+            decode_knots_s=tuple(times * knot_s for knot_s in of.decode_knots_s),
+            decode_per_context_token_s=times * of.decode_per_context_token_s,
+            prefill_base_s=times * of.prefill_base_s,
+            prefill_per_token_s=times * of.prefill_per_token_s,
+        )
+
+    return replace(model, points={tp: point(of) for tp, of in model.points.items()})
 
 
 def _each(ask: Ask, change: Callable[[Asked], Asked]) -> Ask:

@@ -5,7 +5,7 @@ import pytest
 
 from bench.ablate import key, switched, worst
 from bench.ablate_cases import AS_IS, VARIANTS
-from bench.ablate_plans import Foreseen, fewer, regridded
+from bench.ablate_plans import Foreseen, fewer, regridded, slowed
 from controller import health, planning
 from pools.router import Router
 from profiles.engine_model import load_engine_model
@@ -43,6 +43,15 @@ def test_a_finer_grid_agrees_where_clocks_were_measured() -> None:
     alone = fewer(MODEL, (8,), clocks=False)
     assert set(alone.points) == {8} and alone.clocks_mhz == (1980,)
     assert alone.step_s(8, 1980, 400, 30, 9000) == pytest.approx(MODEL.step_s(8, 1980, 400, 30, 9000))
+
+
+def test_slower_engines_take_longer_for_every_step() -> None:
+    slow = slowed(MODEL, 1.25)
+    for prompt, running in ((0, 30), (400, 0), (400, 30)):
+        assert slow.step_s(4, 1200, prompt, running, 9000) == pytest.approx(
+            1.25 * MODEL.step_s(4, 1200, prompt, running, 9000)
+        )
+    assert slowed(MODEL, 1.0) == MODEL and key(AS_IS, 0, 1.25) != key(AS_IS, 0)
 
 
 def test_foresight_tells_the_mean_and_the_busiest_minute_ahead() -> None:
