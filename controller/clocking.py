@@ -43,7 +43,7 @@ def set_clocks(
             pool = target.kind.pool
             if turns or pool in boosted:
                 actions += _of_target(target, there, one, load * part, pool in boosted, pool in falls)
-    actions += _leaving(there, known, boosted, {pool for pool in falls if turns})
+    actions += _leaving(there, known, boosted, falls if turns else ())
     if due:
         one = replace(one, clocks_s=now_s, kv_tokens=kv_tokens)
     return one, actions

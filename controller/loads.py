@@ -48,16 +48,17 @@ def scaled(mix: Mix, times: float) -> Mix:
 def from_each_on(found: Mapping[str, Mix], pools: Sequence[str]) -> tuple[tuple[str, float], ...]:
     """By pool in their order, of the whole load what it and all longer ones are asked for together: of requests, prompt
     and answer tokens, whichever is most."""
-    sums = [_sums(found.get(pool, ())) for pool in pools]
-    whole = [sum(values) or 1.0 for values in zip(*sums, strict=True)]
-    later = [[sum(values) for values in zip(*sums[place:], strict=True)] for place in range(len(pools))]
+    of_pools = [sums(found.get(pool, ())) for pool in pools]
+    whole = [sum(values) or 1.0 for values in zip(*of_pools, strict=True)]
+    later = [[sum(values) for values in zip(*of_pools[place:], strict=True)] for place in range(len(pools))]
     return tuple(
         (pool, max(part / all_of for part, all_of in zip(parts, whole, strict=True)))
         for pool, parts in zip(pools, later, strict=True)
     )
 
 
-def _sums(mix: Mix) -> tuple[float, float, float]:
+def sums(mix: Mix) -> tuple[float, float, float]:
+    """Requests, prompt and answer tokens, each per second."""
     return rate(mix), sum(one.rps * one.input_tokens for one in mix), sum(one.rps * one.output_tokens for one in mix)
 
 

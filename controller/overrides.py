@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from controller.planning import Ordered, ServicePlan
 from controller.problem import Bound
+from controller.reconcile import LIVE
 from core.instances import (
     AS_CONFIGURED,
     Action,
@@ -159,7 +160,7 @@ def lacking(
 ) -> bool:
     """A pool of this service has fewer instances than an operator ordered."""
     asked = _exact(overrides, pools) | {o.pool for o in _of(overrides, pools) if o.kind == "floor" and o.instances}
-    there = Counter((i.pool, i.tp) for i in mine if i.state in (State.STARTING, State.READY, State.PARKED))
+    there = Counter((i.pool, i.tp) for i in mine if i.state in (*LIVE, State.PARKED))
     return any(there[kind] < count for kind, count in counts.items() if kind[0] in asked)
 
 
@@ -167,7 +168,7 @@ def beyond(
     overrides: Sequence[Override], pools: Sequence[SeenPool], counts: Mapping[Kind, int], mine: Sequence[SeenInstance]
 ) -> frozenset[str]:
     """The pools of this service that have more instances, or other ones, than the number that an operator set."""
-    there = Counter((i.pool, i.tp) for i in mine if i.state in (State.STARTING, State.READY))
+    there = Counter((i.pool, i.tp) for i in mine if i.state in LIVE)
     more = {pool for (pool, tp), count in there.items() if count > counts.get((pool, tp), 0)}
     return frozenset(more & _exact(overrides, pools))
 

@@ -14,7 +14,7 @@ from controller.clock_prices import Alone, ClockPrice, alone, clock_prices
 from controller.demand import Demand, pool_mixes
 from controller.dynamic import first_plan
 from controller.knowledge import Knowledge, ServiceKnowledge
-from controller.loads import Mix, from_each_on, rate, scaled
+from controller.loads import Mix, from_each_on, rate, scaled, sums
 from controller.pricing import columns_of, sequence_w
 from controller.problem import Bound, Column, Kind, Move, NodeShape, Plan, Problem, SwitchJoules
 from controller.problem import Demand as PoolDemand
@@ -212,7 +212,7 @@ def _ways(name: str, one: Asked, ask: Ask) -> list[Part]:
             wanted = max(MEAN_ROOM * rate(mix), fastest / _boost(price(pools)))
             demands.append(PoolDemand(name, pools[-1], wanted))
         stretch = sum(d.rps for d in demands) / max(1e-9, sum(rate(mix) for mix in means.values()))
-        rps, prompt, answer = (stretch * value for value in _sums(means))
+        rps, prompt, answer = (stretch * value for value in sums(_together(means, tuple(means))))
         mean_rps = one.load * forecast.total_mean.requests_rps
         upper_rps = one.load * forecast.total_upper.requests_rps
         whole, planned = price(tuple(means)), (rps, prompt, answer)
@@ -335,15 +335,6 @@ def _boost(columns: Sequence[Column]) -> float:
         return 1.0
     best = min(full, key=lambda c: c.watts / c.rps)
     return max(c.rps for c in full if c.kind == best.kind) / best.rps
-
-
-def _sums(mixes: Mapping[str, Mix]) -> tuple[float, float, float]:
-    loads = [load for mix in mixes.values() for load in mix]
-    return (
-        sum(load.rps for load in loads),
-        sum(load.rps * load.input_tokens for load in loads),
-        sum(load.rps * load.output_tokens for load in loads),
-    )
 
 
 def _read(ask: Ask, parts: Sequence[Part], problem: Problem, plan: Plan) -> dict[str, ServicePlan]:

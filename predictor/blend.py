@@ -228,8 +228,8 @@ class Blend:
         # Deviations are measured against what the shape itself, given the request, leaves open.
         unit = max(0.2, told.width * told.base.spread)
         level, spread = self._level.value, self._spread.value
-        service = told.below(length, level, spread)
-        template = told.below(length, level + own.shift.value, own.spread.value)
+        service = told.at(level, spread).below(length)
+        template = told.at(level + own.shift.value, own.spread.value).below(length)
         _follow(self._level, self._spread, service, unit)
         _follow(own.shift, own.spread, template, unit)
 

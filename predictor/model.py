@@ -50,13 +50,6 @@ class Shape(Struct, frozen=True, gc=False):
         """Of a service with this level and spread, in log2 tokens."""
         return Distribution(self.base.grid, self.base.cumulative, level + spread * self.mid, spread * self.width)
 
-    def below(self, tokens: float, level: float, spread: float) -> float:
-        """`self.at(level, spread).below(tokens)`."""
-        if tokens < 1:
-            return 0.0
-        z = (log2(tokens) - (level + spread * self.mid)) / (spread * self.width)
-        return share_below(self.base.grid, self.base.cumulative, z)
-
     def said(self, level: float, spread: float, edges: Edges) -> Said:
         """As `said_of(self.at(level, spread), edges)`, without looking for the quantiles."""
         base, (small, medium) = self.base, edges.output
